@@ -3,17 +3,17 @@
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 
 class Transition(NamedTuple):
     """A batch of transitions, as an estimator's `update` sees it.
 
-    `discount` is gamma * (1 - terminated): the synthetic reward and the bootstrap both use this array, and no code
-    below the trainer ever sees `done`. Reaching a time limit is not termination. Without tasks, Z is 0.
+    `discount` is gamma * (1 - terminated): the synthetic reward and the bootstrap both use this array, and
+    no code below the trainer ever sees `done`. Reaching a time limit is not termination. Without tasks Z = 0.
 
-    `cache` holds values per transition that never change during training, such as the features of a frozen network
-    (see `estimators.base.Estimator`); None when there are none.
+    `cache` holds values per transition that never change during training, such as the features of a frozen
+    network (see `estimators.base.Estimator`); None when there are none.
     """
 
     obs: PyTree[Any]  # leaves [B, ...]; an array [B, D] for every network in uvax
@@ -26,7 +26,7 @@ class Transition(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a network has to know about a problem: shapes without the batch axis, and the number of actions."""
+    """What a network has to know about a problem: shapes without the batch axis, the number of actions."""
 
     obs: PyTree[jax.ShapeDtypeStruct]
     task_dim: int
@@ -34,14 +34,9 @@ class Spec(NamedTuple):
 
     @property
     def obs_dim(self) -> int:
-        """Length of a flat observation; an error for pytree observations, which need a network of their own."""
+        """Length of a flat observation; an error for pytree observations, which need their own network."""
         if not isinstance(self.obs, jax.ShapeDtypeStruct) or len(self.obs.shape) != 1:
-            raise TypeError(f"this network takes flat observations [D], got {self.obs}; pass a network of your own")
+            raise TypeError(
+                f"this network takes flat observations [D], got {self.obs}; pass a network of your own"
+            )
         return self.obs.shape[0]
-
-
-class Flags(NamedTuple):
-    """How each transition ended. Only datasets carry these; batches carry `discount`."""
-
-    terminated: Bool[Array, " N"]
-    truncated: Bool[Array, " N"]
