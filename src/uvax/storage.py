@@ -1,32 +1,28 @@
-"""Files that are whole or not there: one checked container for datasets and trained models, JSON, and JSON
-lines.
+"""One checked container for datasets and trained models.
 
-A container is one ordinary safetensors file; any safetensors reader opens it. Its `__metadata__` says what
-it is (`kind`, `schema`), who wrote it (`uvax`), and carries a free JSON `header` and two checksums:
-`content` over the names, dtypes, shapes and bytes of the arrays, and `seal` over the metadata itself.
-Nothing is ever unpickled.
-
-Files are written beside their destination, flushed to the disk and renamed, so that a reader sees the old
-file or the new one. When writing fails, the old file is whole and nothing is left beside it (a process
-killed outright may leave a `.uvax-*.tmp`, which is safe to remove).
+A container is one ordinary safetensors file; any safetensors reader opens it. Its `__metadata__` says what it
+is (`kind`, `schema`), who wrote it (`uvax`), and carries a free JSON `header` and two checksums: `content`
+over the names, dtypes, shapes and bytes of the arrays, and `seal` over the metadata itself. Nothing is ever
+unpickled. Files are written whole or not at all (`uvax.files.write_atomic`).
 """
 
-import contextlib
-import errno
 import hashlib
 import json
+import math
 import mmap as mmap_module
-import os
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 import uvax
-from uvax.errors import DamagedFile, InvalidInput, WriteFailed
+from uvax.errors import DamagedFile, InvalidInput
+from uvax.files import PathLike, append_jsonl, json_text, read_jsonl, reason, write_atomic, write_json_atomic
+
+__all__ = ["SCHEMA", "append_jsonl", "checksum", "read", "read_jsonl", "write", "write_atomic", "write_json_atomic"]
 
 SCHEMA = 1
 
@@ -54,15 +50,12 @@ _SIGNATURES = (
     (b"\x1f\x8b", "a gzip file"),
     (b"PAR1", "a Parquet file"),
     (b"ARROW1", "an Arrow file; Minari datasets are read by uvax.from_minari"),
-    *(
-        (b"\x80" + bytes([protocol]), "a Python pickle, which can run code when read")
-        for protocol in range(2, 6)
-    ),
+    *((bytes([0x80, protocol]), "a Python pickle, which could run code when read") for protocol in range(2, 6)),
 )
 
 
 def write(
-    path: str | os.PathLike[str],
+    path: PathLike,
     kind: str,
     arrays: Mapping[str, np.ndarray],
     header: Mapping[str, Any],
@@ -71,46 +64,45 @@ def write(
 ) -> None:
     """Write `arrays` and a JSON `header` to one file, whole or not at all.
 
-    Missing parent folders are made. An existing file is replaced only with `overwrite=True`, and only once
-    the new one is complete on disk. Cost: one pass for the checksum and one for writing; no copy of
-    contiguous arrays.
+    Missing parent folders are made. An existing file is replaced only with `overwrite=True`, and only once the
+    new one is complete on disk. Cost: one pass for the checksum, one for writing; contiguous arrays are not
+    copied.
 
         storage.write("model.uvax", "fit", {"w": w}, {"step": 20_000})
         arrays, header = storage.read("model.uvax", "fit")
     """
     # Large items first and a padded JSON part keep every array aligned, so that reading needs no copy.
-    stored = sorted(
-        ((n, _storable(n, a)) for n, a in arrays.items()), key=lambda na: (-na[1].itemsize, na[0])
-    )
-    table, offset = {}, 0
-    for name, array in stored:
-        table[name] = {
-            "dtype": _DTYPE_NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
+    stored = sorted(((n, _storable(n, a)) for n, a in arrays.items()), key=lambda na: (-na[1].itemsize, na[0]))
     metadata = {
         "kind": kind,
         "schema": str(SCHEMA),
         "uvax": uvax.__version__,
-        "header": _json(header, f"the header of a {kind}"),
+        "header": json_text(dict(header), f"the header of a {kind}"),
         "content": checksum(dict(stored)),
     }
-    metadata["seal"] = _seal(metadata)
-    text = json.dumps({"__metadata__": metadata} | table, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 64 - 8 + 64)
+    table: dict[str, Any] = {"__metadata__": metadata | {"seal": _seal(metadata)}}
+    offset = 0
+    for name, array in stored:
+        end = offset + array.nbytes
+        table[name] = {
+            "dtype": _DTYPE_NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
 
     def fill(file: BinaryIO) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, array in stored:
             file.write(_bytes(array))
 
-    _write_atomic(Path(path), fill, overwrite=overwrite)
+    write_atomic(path, fill, overwrite=overwrite)
 
 
 def read(
-    path: str | os.PathLike[str], kind: str, *, verify: bool = True, mmap: bool = True
+    path: PathLike, kind: str, *, verify: bool = True, mmap: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the header of a file that `write` made; the arrays cannot be written to.
 
@@ -118,40 +110,27 @@ def read(
     checksum (about a second per gigabyte); without it only the structure and the header are checked.
     """
     path = Path(path)
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise DamagedFile(f"{path} is empty: it is not a uvax {kind}; make or copy it again")
-            buffer: Any = (
-                mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_READ) if mmap else file.read()
-            )
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no file {path}; a uvax {kind} was expected there") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path} is a folder; a uvax {kind} is one file: give its path") from None
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {_reason(error)}") from error
-
+    buffer = _open(path, kind, mmap=mmap)
     table, metadata, start = _parse(buffer, path, kind)
-    if metadata.get("kind") != kind:
-        raise DamagedFile(f"{path} holds a uvax {metadata.get('kind')}, not a {kind}")
-    if metadata.get("schema") != str(SCHEMA):
+    if missing := {"kind", "schema", "uvax", "header", "content", "seal"} - metadata.keys():
         raise DamagedFile(
-            f"{path} has schema version {metadata.get('schema')!r} and this uvax ({uvax.__version__}) reads"
-            f" version {SCHEMA}; it was written by uvax {metadata.get('uvax')}: read it with that version"
+            f"{path} is a safetensors file, but not a uvax {kind}: its metadata has no {', '.join(sorted(missing))}"
         )
-    if metadata.get("seal") != _seal(metadata):
+    if metadata["kind"] != kind:
+        raise DamagedFile(f"{path} holds a uvax {metadata['kind']}; a {kind} was expected")
+    if metadata["schema"] != str(SCHEMA):
+        raise DamagedFile(
+            f"{path} has schema version {metadata['schema']} and this uvax ({uvax.__version__}) reads version"
+            f" {SCHEMA}; read it with the uvax that wrote it ({metadata['uvax']})"
+        )
+    if metadata["seal"] != _seal(metadata):
         raise DamagedFile(f"{path} is damaged: its header does not match its checksum; make or copy it again")
-    try:
-        arrays = {
-            name: np.frombuffer(
-                buffer, dtype, count=int(np.prod(shape, dtype=np.int64)), offset=start + at
-            ).reshape(shape)
-            for name, dtype, shape, at in table
-        }
-    except ValueError as error:
-        raise DamagedFile(f"{path} is damaged: {error}; make or copy it again") from error
+    arrays = {
+        entry.name: np.frombuffer(
+            buffer, entry.dtype, count=math.prod(entry.shape), offset=start + entry.offset
+        ).reshape(entry.shape)
+        for entry in table
+    }
     if verify and checksum(arrays) != metadata["content"]:
         raise DamagedFile(f"{path} is damaged: its arrays do not match their checksum; make or copy it again")
     return arrays, json.loads(metadata["header"])
@@ -167,172 +146,90 @@ def checksum(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def write_json_atomic(path: str | os.PathLike[str], value: Any, *, overwrite: bool = True) -> None:
-    """Write `value` as indented JSON, whole or not at all. NaN and infinity are not JSON and are refused."""
-    path = Path(path)
-    text = _json(value, str(path), indent=2) + "\n"
-    _write_atomic(path, lambda file: file.write(text.encode()), overwrite=overwrite)
+class _Entry(NamedTuple):
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
 
 
-def _write_atomic(path: Path, fill: Callable[[BinaryIO], Any], *, overwrite: bool) -> None:
-    target = Path(os.path.realpath(path))  # a link stays a link, to the new file
-    if target.is_dir():
-        raise InvalidInput(f"{path} is a folder; give the path of a file in it")
-    if target.exists() and not overwrite:
-        raise InvalidInput(f"{path} exists and is left as it is; pass overwrite=True to replace it")
-    temporary = target.parent / f".uvax-{secrets.token_hex(8)}.tmp"
+def _open(path: Path, kind: str, *, mmap: bool) -> Any:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _removed_on_error(temporary):
-            with open(temporary, "xb") as file:
-                fill(file)
-                file.flush()
-                os.fsync(file.fileno())
-            _move(temporary, target, overwrite=overwrite)
-        _fsync_folder(target.parent)
-    except FileExistsError:
-        raise InvalidInput(f"{path} exists and is left as it is; pass overwrite=True to replace it") from None
+        info = path.stat()
+        if stat.S_ISDIR(info.st_mode):
+            raise InvalidInput(f"{path} is a folder; a uvax {kind} is one file: give its path")
+        if not stat.S_ISREG(info.st_mode):  # opening a named pipe would wait for ever
+            raise InvalidInput(f"{path} is not a regular file; a uvax {kind} was expected there")
+        with open(path, "rb") as file:
+            buffer = mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_READ) if mmap else file.read()
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {path}; a uvax {kind} was expected there") from None
     except OSError as error:
-        kept = "; the file that was there is unchanged" if target.exists() else ""
-        raise WriteFailed(f"{path} could not be written: {_reason(error)}{kept}") from error
+        raise InvalidInput(f"{path} cannot be read: {reason(error)}") from error
+    except ValueError:  # an empty file cannot be mapped
+        buffer = b""
+    if len(buffer) == 0:
+        raise DamagedFile(f"{path} is empty; a uvax {kind} was expected: make or copy it again")
+    return buffer
 
 
-def _move(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    if overwrite:
-        os.replace(temporary, target)
-        return
+def _parse(buffer: Any, path: Path, kind: str) -> tuple[list[_Entry], dict[str, str], int]:
+    """The table of arrays, the metadata, and where the bytes start; a sentence if they do not fit together."""
+    size = len(buffer)
+    start = 8 + int.from_bytes(buffer[:8], "little")
+    if buffer[8:9] != b"{":  # looked at first: the length of a header may begin like a pickle
+        for signature, name in _SIGNATURES:
+            if buffer[: len(signature)] == signature:
+                raise DamagedFile(f"{path} is {name}; a uvax {kind} was expected, as save() writes it")
+        raise DamagedFile(f"{path} is not a uvax {kind}, or was cut off: it does not begin like a safetensors file")
+    if start > size:
+        raise DamagedFile(f"{path} is damaged: it ends within its header; make or copy it again")
     try:
-        os.link(temporary, target)  # unlike a rename, refuses when another writer came first
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links on this filesystem
-        if target.exists():
-            raise FileExistsError(target) from None
-        os.replace(temporary, target)
-    else:
-        os.unlink(temporary)
+        table = json.loads(buffer[8:start])
+        metadata = {str(k): v for k, v in table.pop("__metadata__", {}).items() if isinstance(v, str)}
+        entries = [_entry(name, fields) for name, fields in table.items()]
+        end = 0
+        for entry, length in sorted(entries, key=lambda pair: (pair[0].offset, pair[1])):
+            if entry.offset != end:
+                raise ValueError(f"array {entry.name!r} is out of place")
+            end += length
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"{path} is damaged: its header cannot be read ({error}); make or copy it again") from None
+    if start + end != size:
+        raise DamagedFile(
+            f"{path} is damaged: it has {size} bytes where its header says {start + end}; it was cut off or added"
+            " to: make or copy it again"
+        )
+    return [entry for entry, _ in entries], metadata, start
 
 
-@contextlib.contextmanager
-def _removed_on_error(temporary: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:  # Ctrl-C leaves no rubbish either
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def _fsync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # the data is safe already; not every filesystem syncs folders
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _reason(error: OSError) -> str:
-    reasons = {
-        errno.ENOSPC: "the disk is full; free some space or choose another disk",
-        errno.EDQUOT: "the disk quota is used up; free some space or choose another disk",
-        errno.EFBIG: "the file would be larger than this system allows",
-        errno.EACCES: "no permission; choose a folder of yours or change its permissions",
-        errno.EPERM: "no permission; choose a folder of yours or change its permissions",
-        errno.EROFS: "the filesystem is read-only; choose another folder",
-        errno.ENOTDIR: "a part of its path is a file, not a folder",
-        errno.EEXIST: "a part of its path is a file, not a folder",
-    }
-    return reasons.get(error.errno or 0, (error.strerror or str(error)).lower())
+def _entry(name: str, fields: Mapping[str, Any]) -> tuple[_Entry, int]:
+    dtype, shape, (first, last) = _DTYPES[fields["dtype"]], tuple(fields["shape"]), fields["data_offsets"]
+    if any(type(n) is not int or n < 0 for n in (*shape, first, last)):
+        raise ValueError(f"array {name!r} has no usable shape")
+    if last - first != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"array {name!r} has the wrong size")
+    return _Entry(name, dtype, shape, first), last - first
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
-    array = np.asarray(array)
+    if name == "__metadata__":
+        raise InvalidInput("an array cannot be named '__metadata__': safetensors keeps that name for itself")
+    array = np.asarray(array, order="C")
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.dtype not in _DTYPE_NAMES:
         raise InvalidInput(
-            f"array {name!r} has dtype {array.dtype}, which safetensors cannot hold;"
-            f" convert it to one of {', '.join(sorted(str(d) for d in _DTYPE_NAMES))}"
+            f"array {name!r} has dtype {array.dtype}, which cannot be stored;"
+            f" convert it to one of {', '.join(str(dtype) for dtype in _DTYPE_NAMES)}"
         )
-    if name == "__metadata__":
-        raise InvalidInput("an array cannot be named '__metadata__': safetensors keeps that name for itself")
-    return np.asarray(array, order="C")
+    return array
 
 
 def _bytes(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _json(value: Any, what: str, indent: int | None = None) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, sort_keys=indent is None, indent=indent)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"{what} must be plain JSON (text, finite numbers, lists, dicts): {error}"
-        ) from None
-
-
 def _seal(metadata: Mapping[str, str]) -> str:
-    return hashlib.sha256(
-        json.dumps({k: v for k, v in metadata.items() if k != "seal"}, sort_keys=True).encode()
-    ).hexdigest()
-
-
-def _parse(
-    buffer: Any, path: Path, kind: str
-) -> tuple[list[tuple[str, np.dtype, tuple[int, ...], int]], dict[str, str], int]:
-    """The array table (name, dtype, shape, offset), the metadata, and where the bytes start."""
-    size = len(buffer)
-    start = 8 + int.from_bytes(buffer[:8], "little")
-    if (
-        bytes(buffer[8:9]) != b"{"
-    ):  # first, since the length of a header may look like a pickle's first two bytes
-        for signature, name in _SIGNATURES:
-            if bytes(buffer[: len(signature)]) == signature:
-                raise DamagedFile(f"{path} is {name}; uvax reads the safetensors file that save() makes")
-        raise DamagedFile(
-            f"{path} is not a uvax {kind}, or is cut off: it does not start like a safetensors file"
-        )
-    if start > size:
-        raise DamagedFile(f"{path} is damaged: it ends within its header; make or copy it again")
-    try:
-        table = json.loads(bytes(buffer[8:start]))
-        metadata = table.pop("__metadata__", {})
-        if not all(isinstance(v, str) for v in metadata.values()):
-            raise ValueError("metadata that is not text")
-        entries, end = [], 0
-        for name, entry in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
-            dtype, shape, (first, last) = (
-                _DTYPES[entry["dtype"]],
-                tuple(entry["shape"]),
-                entry["data_offsets"],
-            )
-            if any(type(n) is not int or n < 0 for n in (*shape, first, last)) or first != end:
-                raise ValueError(f"array {name!r} is out of place")
-            end = last
-            entries.append((name, dtype, shape, first))
-            count = 1
-            for n in shape:
-                count *= n
-            if last - first != count * dtype.itemsize:
-                raise ValueError(f"array {name!r} has the wrong size")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DamagedFile(
-            f"{path} is damaged: its header cannot be read ({error}); make or copy it again"
-        ) from None
-    if start + end != size:
-        raise DamagedFile(
-            f"{path} is damaged: it has {size} bytes and its header says {start + end}; it was cut off or"
-            " added to: make or copy it again"
-        )
-    if (
-        "kind" not in metadata
-        or "schema" not in metadata
-        or "seal" not in metadata
-        or "content" not in metadata
-    ):
-        raise DamagedFile(
-            f"{path} is a safetensors file, but uvax did not write it: a uvax {kind} was expected"
-        )
-    return entries, metadata, start
+    text = json.dumps({k: v for k, v in metadata.items() if k != "seal"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -32,18 +32,14 @@ def header(given: Mapping[str, Any], schema: int) -> dict[str, Any]:
     try:
         plain = json.loads(json.dumps(dict(given), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"header must be plain JSON (text, finite numbers, lists, dicts): {error}"
-        ) from None
+        raise InvalidInput(f"header must be plain JSON (text, finite numbers, lists, dicts): {error}") from None
     if plain["schema"] != schema:
         raise InvalidInput(f"header has dataset schema {plain['schema']!r} and this uvax knows {schema}")
     count = plain.get("num_actions")
     if type(count) is not int or count < 1:
         raise InvalidInput(f"header['num_actions'] must be a positive integer, got {count!r}")
     environment = plain.get("environment")
-    if environment is not None and (
-        not isinstance(environment, dict) or not isinstance(environment.get("name"), str)
-    ):
+    if environment is not None and (not isinstance(environment, dict) or not isinstance(environment.get("name"), str)):
         raise InvalidInput(f"header['environment'] must be a dict with a 'name', got {environment!r}")
     return plain
 
@@ -59,9 +55,7 @@ def columns(arrays: Mapping[str, Any], num_actions: int) -> None:
     """Refuse columns that do not make a dataset."""
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise InvalidInput(
-                f"{name} must be a NumPy array, got {type(array).__name__}; use uvax.from_arrays"
-            )
+            raise InvalidInput(f"{name} must be a NumPy array, got {type(array).__name__}; use uvax.from_arrays")
     action = arrays["action"]
     integers = tuple(d for d in NUMBERS if d.kind in "iu")
     _array("action", action, 1, None, integers, "integers; continuous actions are not supported")
@@ -76,8 +70,7 @@ def columns(arrays: Mapping[str, Any], num_actions: int) -> None:
     obs, next_obs = arrays["obs"], arrays["next_obs"]
     if next_obs.shape != obs.shape or next_obs.dtype != obs.dtype:
         raise InvalidInput(
-            f"next_obs must look like obs, {obs.dtype}{list(obs.shape)},"
-            f" got {next_obs.dtype}{list(next_obs.shape)}"
+            f"next_obs must look like obs, {obs.dtype}{list(obs.shape)}, got {next_obs.dtype}{list(next_obs.shape)}"
         )
     if obs.shape[1] == 0:
         raise InvalidInput("obs must have at least one number per row, got shape " + str(list(obs.shape)))
@@ -149,6 +142,5 @@ def _episodes(arrays: Mapping[str, np.ndarray]) -> None:
     if (ended[:-1] & ~start[1:]).any():
         row = int(np.flatnonzero(ended[:-1] & ~start[1:])[0])
         raise InvalidInput(
-            f"row {row} ends an episode (terminated or truncated),"
-            f" so row {row + 1} must have episode_start set"
+            f"row {row} ends an episode (terminated or truncated), so row {row + 1} must have episode_start set"
         )

@@ -36,7 +36,5 @@ class Spec(NamedTuple):
     def obs_dim(self) -> int:
         """Length of a flat observation; an error for pytree observations, which need their own network."""
         if not isinstance(self.obs, jax.ShapeDtypeStruct) or len(self.obs.shape) != 1:
-            raise TypeError(
-                f"this network takes flat observations [D], got {self.obs}; pass a network of your own"
-            )
+            raise TypeError(f"this network takes flat observations [D], got {self.obs}; pass a network of your own")
         return self.obs.shape[0]

@@ -171,9 +171,7 @@ def _actions(value: ArrayLike) -> np.ndarray:
         return _numbers("action", array)
     if array.size == 0:
         return array.astype(np.int32)
-    raise InvalidInput(
-        f"action has dtype {array.dtype}; it must hold integers: continuous actions are not supported"
-    )
+    raise InvalidInput(f"action has dtype {array.dtype}; it must hold integers: continuous actions are not supported")
 
 
 def _as_float32(name: str, value: ArrayLike) -> np.ndarray:
