@@ -15,9 +15,9 @@ structure, shapes and dtypes `update` preserves. The randomness of a step is in 
 
 `uncertainty` is a **variance**, in value units squared and non-negative, wherever the method has one to give.
 
-Two things are optional. `cache(state, obs, task, next_obs)` returns a pytree of values per transition that training
-never changes (features of a frozen network); a trainer with the memory for it computes them once per dataset and
-hands them back in `batch.cache`. `action_value(state, obs, task)` is what the agent is greedy in, if not `value`.
+One thing is optional: `cache(state, obs, task, action, next_obs)` returns a pytree of values per transition that
+training never changes (features of a frozen network), or None; a trainer with the memory for it computes them once
+per dataset and hands the batch's rows back in `batch.cache`. `update` must give the same result without it.
 """
 
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable

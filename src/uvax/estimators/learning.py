@@ -1,0 +1,161 @@
+"""What the methods share: hyperparameters with the paper's defaults, the loss, and one gradient step."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PyTree
+
+from uvax.data.transition import Spec
+from uvax.errors import InvalidInput, unknown_name
+from uvax.estimators.base import Metrics, TrainState
+from uvax.estimators.bootstrap import Bootstrap, Greedy, Policy, Sampler
+from uvax.nets import ActionMLP, Conditioned, Network
+
+NetworkFactory = Callable[..., Network]
+"""`factory(spec, heads, key=key) -> Network`, for networks of your own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """Hyperparameters of every method; defaults are the paper's (Table "hpsettings").
+
+    The setting of Theorem 1 is `network="mlp"`, `optimiser="sgd"`, `batch_size=None`, `target_period=0` and a given
+    policy as `bootstrap`. Losses are means over the batch, so a learning rate here is Theorem 1's alpha times N.
+    """
+
+    width: int = 512
+    depth: int = 3
+    network: str | NetworkFactory = "conditioned"  # "conditioned" (Figure "arc"), "mlp" (f(s, a, z)), or a factory
+    normalise: bool = True  # the two l2 normalisations of "conditioned"
+    parametrisation: str = "ntk"  # of "mlp": "ntk" or "he_uniform"
+    sigma_w: float = math.sqrt(2.0)  # of "mlp" in NTK parametrisation
+    sigma_b: float = 0.1
+    activation: str = "relu"  # of "mlp": relu, erf, gelu
+
+    gamma: float = 0.9
+    batch_size: int | None = 512  # None: the whole dataset in every step
+    learning_rate: float = 3e-4
+    optimiser: str = "adam"  # "adam" or "sgd"
+    adam_epsilon: float = 0.005  # divided by the batch size, as in the paper
+    target_period: int = 256  # steps between target updates; 0: no target network, stop-gradient only
+    target_lambda: float = 1.0  # target <- lambda * online + (1 - lambda) * target
+    bootstrap: Bootstrap = field(default_factory=Greedy)
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(0.0 <= self.gamma < 1.0, "gamma", self.gamma, "in [0, 1)")
+        require(
+            self.batch_size is None or self.batch_size >= 1,
+            "batch_size",
+            self.batch_size,
+            "at least 1, or None",
+        )
+        for name in ("learning_rate", "adam_epsilon", "sigma_w"):
+            require(_positive(getattr(self, name)), name, getattr(self, name), "a positive number")
+        require(self.sigma_b >= 0.0, "sigma_b", self.sigma_b, "at least 0")
+        require(self.target_period >= 0, "target_period", self.target_period, "at least 0")
+        require(0.0 < self.target_lambda <= 1.0, "target_lambda", self.target_lambda, "in (0, 1]")
+        if self.optimiser not in ("adam", "sgd"):
+            raise unknown_name("optimiser", self.optimiser, ("adam", "sgd"))
+        if not callable(self.network) and self.network not in ("conditioned", "mlp"):
+            raise unknown_name("network", self.network, ("conditioned", "mlp"))
+        if self.parametrisation not in ("ntk", "he_uniform"):
+            raise unknown_name("parametrisation", self.parametrisation, ("ntk", "he_uniform"))
+        if not isinstance(self.bootstrap, Greedy | Policy | Sampler):
+            raise InvalidInput(
+                f"bootstrap is {self.bootstrap!r}; expected Greedy(), Policy(probs) or Sampler(sample) "
+                "from uvax.estimators"
+            )
+
+    def build_network(
+        self, spec: Spec, heads: int, *, key: Array, width: int | None = None, depth: int | None = None
+    ) -> Network:
+        """A network with `heads` outputs for each action."""
+        width, depth = width or self.width, depth or self.depth
+        if callable(self.network):
+            return self.network(spec, heads, key=key)
+        if self.network == "mlp":
+            return ActionMLP(
+                spec,
+                heads,
+                width=width,
+                depth=depth,
+                parametrisation=self.parametrisation,  # type: ignore[arg-type]  # checked in __post_init__
+                sigma_w=self.sigma_w,
+                sigma_b=self.sigma_b,
+                activation=self.activation,  # type: ignore[arg-type]  # checked by the network
+                key=key,
+            )
+        return Conditioned(spec, heads, width=width, depth=depth, normalise=self.normalise, key=key)
+
+    def build_optimiser(self, rates: dict[str, float] | float | None = None) -> optax.GradientTransformation:
+        """The optimiser; `rates` gives each top-level entry of the parameters a learning rate of its own."""
+        if isinstance(rates, dict):
+            return optax.partition(
+                {name: self.build_optimiser(rate) for name, rate in rates.items()},
+                lambda params: {name: jax.tree.map(lambda _, label=name: label, sub) for name, sub in params.items()},
+            )
+        rate = self.learning_rate if rates is None else rates
+        if self.optimiser == "sgd":
+            return optax.sgd(rate)
+        # A full batch has no stated size; the paper's is then the divisor.
+        return optax.adam(rate, eps=self.adam_epsilon / (self.batch_size or 512))
+
+    def init_state(self, params: PyTree, frozen: PyTree, optimiser: optax.GradientTransformation) -> TrainState:
+        """A state at step 0 whose target network equals the online one."""
+        target = jax.tree.map(jnp.copy, params) if self.target_period else None
+        return TrainState(params, target, frozen, optimiser.init(params), jnp.zeros((), jnp.int32))
+
+    def gradient_step(
+        self,
+        state: TrainState,
+        loss: Callable[[Any], tuple[Float[Array, ""], Metrics]],
+        optimiser: optax.GradientTransformation,
+    ) -> tuple[TrainState, Metrics]:
+        """One step on `loss(params) -> (loss, metrics)`, and the target update when it is due.
+
+        `loss` sees the parameters only; whatever must not be differentiated was computed before it was made.
+        """
+        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes int32 counts with floats
+            updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        step = state.step + 1
+        target = state.target
+        if self.target_period:
+            due = step % self.target_period == 0
+            # A target may hold fewer entries than the parameters: what never bootstraps needs none.
+            source = {name: params[name] for name in target} if isinstance(target, dict) else params
+            target = jax.tree.map(lambda new, old: jnp.where(due, self._blend(new, old), old), source, target)
+        return TrainState(params, target, state.frozen, opt_state, step), {"loss": value, **metrics}
+
+    def _blend(self, new: Array, old: Array) -> Array:
+        return new if self.target_lambda == 1.0 else self.target_lambda * new + (1.0 - self.target_lambda) * old
+
+
+def half_square(error: Float[Array, "B H"]) -> Float[Array, ""]:
+    """1/2 error^2: summed over heads or members, averaged over the batch."""
+    return 0.5 * jnp.sum(error * error) / error.shape[0]
+
+
+def td_target(
+    reward: Float[Array, "B H"], discount: Float[Array, " B"], next_value: Float[Array, "B H"]
+) -> Float[Array, "B H"]:
+    """r + discount * v(s'), for each head or member (Eq. tdloss)."""
+    return reward + discount[:, None] * next_value
+
+
+def require(condition: bool, name: str, got: object, expected: str) -> None:
+    """Raise the error of a hyperparameter that cannot be."""
+    if not condition:
+        raise InvalidInput(f"{name} is {got!r}; expected {expected}")
+
+
+def _positive(x: float) -> bool:
+    return math.isfinite(x) and x > 0.0

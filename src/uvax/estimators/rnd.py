@@ -1,0 +1,107 @@
+"""DQN-RND and DQN-RND-P: myopic prediction errors, propagated by an intrinsic Q-function."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from uvax.data.transition import Spec, Transition
+from uvax.estimators.base import Metrics, TrainState
+from uvax.estimators.bootstrap import next_weights
+from uvax.estimators.learning import Hyperparameters, half_square, require, td_target
+from uvax.nets import select
+
+
+@dataclass(frozen=True, kw_only=True)
+class RND(Hyperparameters):
+    """Random network distillation with an intrinsic Q-function, with (`prior=True`, DQN-RND-P) or without the prior.
+
+    The local error is e(s, a, z) = 1/2 mean_k (u_k - g_k)^2 (Eq. rnd_loss), u being regressed on the frozen g at the
+    data. The intrinsic Q learns the discounted sum of `intrinsic_scale` * e under the extrinsic Q's greedy policy
+    (or the given one). With the prior its output is Q_intr + `intrinsic_scale` * e, everywhere and without a gradient
+    through e, so that errors at actions outside the data count too.
+
+    `uncertainty` is that intrinsic value. It is **not a variance**: it can be negative and is not clipped. The scale
+    matters because e starts near 2 / width and falls, while an untrained Q_intr starts with standard deviation
+    sqrt(2 / width): unscaled, tasks would be ranked by the initialisation of Q_intr.
+    """
+
+    heads: int = 512
+    prior: bool = True
+    rnd_learning_rate: float = 1e-4  # the paper searches it and does not print the result
+    intrinsic_scale: float = 100.0  # ours: the paper does not mention one
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.heads >= 1, "heads", self.heads, "at least 1")
+        require(self.rnd_learning_rate > 0.0, "rnd_learning_rate", self.rnd_learning_rate, "a positive number")
+        require(self.intrinsic_scale > 0.0, "intrinsic_scale", self.intrinsic_scale, "a positive number")
+
+    def _optimiser(self):
+        rates = {"q": self.learning_rate, "intrinsic": self.learning_rate, "u": self.rnd_learning_rate}
+        return self.build_optimiser(rates)
+
+    def init(self, spec: Spec, *, key: Array) -> TrainState:
+        key_q, key_intrinsic, key_u, key_g = jax.random.split(key, 4)
+        params = {
+            "q": self.build_network(spec, 1, key=key_q),
+            "intrinsic": self.build_network(spec, 1, key=key_intrinsic),
+            "u": self.build_network(spec, self.heads, key=key_u),
+        }
+        state = self.init_state(params, {"g": self.build_network(spec, self.heads, key=key_g)}, self._optimiser())
+        if state.target is not None:  # u regresses and never bootstraps
+            state = state._replace(target={name: state.target[name] for name in ("q", "intrinsic")})
+        return state
+
+    def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
+        online, target = state.params, state.params if state.target is None else state.target
+        next_q = target["q"](batch.next_obs, batch.task)
+        weights = next_weights(
+            self.bootstrap,
+            lambda: online["q"](batch.next_obs, batch.task),
+            batch,
+            num_actions=next_q.shape[-2],
+            key=key,
+        )
+        y = td_target(batch.reward[:, None], batch.discount, select(weights, next_q))
+
+        g = state.frozen["g"].at(batch.obs, batch.task, batch.action)
+        error = self._scaled_error(online["u"].at(batch.obs, batch.task, batch.action) - g)
+        next_intrinsic = target["intrinsic"](batch.next_obs, batch.task)
+        if self.prior:
+            next_error = online["u"](batch.next_obs, batch.task) - state.frozen["g"](batch.next_obs, batch.task)
+            next_intrinsic = next_intrinsic + self._scaled_error(next_error)
+        y_intrinsic = td_target(error, batch.discount, select(weights, next_intrinsic))
+        offset = error if self.prior else jnp.zeros_like(error)
+
+        def loss(params):
+            q_sa = params["q"].at(batch.obs, batch.task, batch.action)
+            intrinsic = params["intrinsic"].at(batch.obs, batch.task, batch.action) + offset
+            distillation = params["u"].at(batch.obs, batch.task, batch.action) - g
+            losses = {
+                "loss_q": half_square(q_sa - y),
+                "loss_intrinsic": half_square(intrinsic - y_intrinsic),
+                "loss_rnd": half_square(distillation),
+            }
+            metrics = {"q": jnp.mean(q_sa), "uncertainty": jnp.mean(intrinsic), "error": jnp.mean(error)}
+            return sum(losses.values()), {**losses, **metrics}
+
+        return self.gradient_step(state, loss, self._optimiser())
+
+    def value(self, state: TrainState, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A"]:
+        return state.params["q"](obs, task)[..., 0]
+
+    def uncertainty(self, state: TrainState, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A"]:
+        intrinsic = state.params["intrinsic"](obs, task)
+        if self.prior:
+            intrinsic = intrinsic + self._scaled_error(state.params["u"](obs, task) - state.frozen["g"](obs, task))
+        return intrinsic[..., 0]
+
+    def error(self, state: TrainState, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A"]:
+        """The myopic error 1/2 mean_k (u_k - g_k)^2, unscaled: RND's own uncertainty."""
+        difference = state.params["u"](obs, task) - state.frozen["g"](obs, task)
+        return 0.5 * jnp.mean(difference * difference, axis=-1)
+
+    def _scaled_error(self, difference: Float[Array, "*batch M"]) -> Float[Array, "*batch 1"]:
+        return self.intrinsic_scale * 0.5 * jnp.mean(difference * difference, axis=-1, keepdims=True)

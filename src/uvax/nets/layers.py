@@ -1,0 +1,57 @@
+"""Dense layers that keep their parametrisation with them, and the normalisation of the paper's network."""
+
+import math
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Parametrisation = Literal["he_uniform", "ntk"]
+
+
+class Dense(eqx.Module):
+    """An affine map of the last axis.
+
+    `he_uniform`: y = x w + b with w ~ U(+-sqrt(6 / n_in)), of variance 2 / n_in, and b = 0 (the paper's networks).
+    `ntk`: y = sigma_w / sqrt(n_in) x w + sigma_b b with w, b ~ N(0, 1) (the parametrisation of Theorem 1).
+    """
+
+    weight: Float[Array, "n_in n_out"]
+    bias: Float[Array, " n_out"]
+    weight_gain: float = eqx.field(static=True)
+    bias_gain: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        key: Array,
+        parametrisation: Parametrisation = "he_uniform",
+        sigma_w: float = math.sqrt(2.0),
+        sigma_b: float = 0.0,
+    ):
+        if parametrisation == "ntk":
+            key_w, key_b = jax.random.split(key)
+            self.weight = jax.random.normal(key_w, (n_in, n_out))
+            self.bias = jax.random.normal(key_b, (n_out,))
+            self.weight_gain = sigma_w / math.sqrt(n_in)
+            self.bias_gain = sigma_b
+        else:
+            limit = math.sqrt(6.0 / n_in)
+            self.weight = jax.random.uniform(key, (n_in, n_out), minval=-limit, maxval=limit)
+            self.bias = jnp.zeros((n_out,))
+            self.weight_gain = self.bias_gain = 1.0
+
+    def __call__(self, x: Float[Array, "*batch n_in"]) -> Float[Array, "*batch n_out"]:
+        if self.weight_gain == 1.0 and self.bias_gain == 1.0:
+            return x @ self.weight + self.bias
+        return (x @ self.weight) * self.weight_gain + self.bias * self.bias_gain
+
+
+def unit_norm(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    """x / ||x||_2 over the last axis; the zero vector stays zero, with a finite gradient."""
+    square = jnp.sum(x * x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(x.dtype).tiny))
