@@ -27,10 +27,10 @@ def write_atomic(path: PathLike, fill: Callable[[BinaryIO], Any], *, overwrite: 
     killed outright may leave a `.uvax-*.tmp`, which is safe to remove). Missing parent folders are made.
     """
     target = Path(os.path.realpath(path))  # a link stays a link, to the new file
-    if target.is_dir():
+    if os.path.isdir(target):
         raise InvalidInput(f"{path} is a folder; give the path of a file in it")
     occupied = InvalidInput(f"{path} exists and is left as it is; pass overwrite=True to replace it")
-    if not overwrite and target.exists():
+    if not overwrite and os.path.exists(target):
         raise occupied
     temporary = target.parent / f".uvax-{secrets.token_hex(8)}.tmp"
     try:
@@ -47,7 +47,7 @@ def write_atomic(path: PathLike, fill: Callable[[BinaryIO], Any], *, overwrite: 
     except WriteFailed:
         raise
     except OSError as error:
-        kept = "; the file that was there is unchanged" if target.exists() else ""
+        kept = "; the file that was there is unchanged" if os.path.exists(target) else ""
         raise WriteFailed(f"{path} could not be written: {reason(error)}{kept}") from error
 
 
@@ -164,7 +164,7 @@ def _move(temporary: Path, target: Path, *, overwrite: bool) -> None:
     except FileExistsError:
         raise
     except OSError:  # no hard links on this filesystem
-        if target.exists():
+        if os.path.exists(target):
             raise FileExistsError(target) from None
         os.replace(temporary, target)
     else:

@@ -1,7 +1,8 @@
-"""Transitions and datasets: check, save, load."""
+"""Transitions and datasets: check, save, load, Minari in and out."""
 
 from uvax.data.arrays import from_arrays
 from uvax.data.dataset import Dataset, load
+from uvax.data.minari import from_minari
 from uvax.data.transition import Spec, Transition
 
-__all__ = ["Dataset", "Spec", "Transition", "from_arrays", "load"]
+__all__ = ["Dataset", "Spec", "Transition", "from_arrays", "from_minari", "load"]

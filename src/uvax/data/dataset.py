@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,11 @@ from uvax import storage
 from uvax.data import checks
 from uvax.data.transition import Spec, Transition
 from uvax.errors import DamagedFile, InvalidInput
+
+if TYPE_CHECKING:
+    import minari
+
+    from uvax.data.summary import Summary
 
 SCHEMA = 1
 KIND = "dataset"
@@ -146,6 +151,20 @@ class Dataset:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write one file, whole or not at all; `uvax.load` reads it back."""
         storage.write(path, KIND, self.arrays(), self.header, overwrite=overwrite)
+
+    def summary(self) -> "Summary":
+        """Transitions, episodes, returns and coverage, by task and for GoToDoor by the target's wall: print it."""
+        from uvax.data.summary import summarise
+
+        return summarise(self)
+
+    def to_minari(
+        self, dataset_id: str, *, backend: Literal["hdf5", "arrow"] = "hdf5", **metadata: Any
+    ) -> "minari.MinariDataset":
+        """Write a Minari dataset; see `uvax.data.minari.to_minari`."""
+        from uvax.data.minari import to_minari
+
+        return to_minari(self, dataset_id, backend=backend, **metadata)
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True, mmap: bool = True) -> Dataset:
