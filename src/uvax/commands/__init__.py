@@ -1,0 +1,1 @@
+"""One module for each command of `uvax`, with `main(argv) -> exit code`."""
