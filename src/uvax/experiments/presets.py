@@ -1,0 +1,71 @@
+"""How large a trial is: the one place where the numbers of `smoke`, `cpu` and `paper` stand."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvax.errors import unknown_name
+from uvax.estimators import METHODS, config, make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long to train and how often to look."""
+
+    steps: int
+    evaluations: int = 50  # equally spaced, on the same boards for every method
+    evaluation_episodes: int = 1_000
+    final_episodes: int = 5_000  # fresh boards, for the best checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Numbers of one scale. `shared` holds for every method that has such a hyperparameter, `methods` for one."""
+
+    training: Training
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+PRESETS: dict[str, Preset] = {
+    # Seconds. Shows that everything runs; learns nothing.
+    "smoke": Preset(
+        training=Training(steps=60, evaluations=3, evaluation_episodes=60, final_episodes=120),
+        shared={"width": 32, "depth": 1, "heads": 4, "batch_size": 32, "target_period": 16},
+    ),
+    # Minutes on one core. What the committed results were made with.
+    "cpu": Preset(
+        training=Training(steps=20_000),
+        shared={"width": 128, "heads": 64, "batch_size": 256},
+    ),
+    # The paper's: width 512, 512 heads, batch 512, learning rate 3e-4, which are the estimators' defaults.
+    "paper": Preset(training=Training(steps=100_000)),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name."""
+    if name not in PRESETS:
+        raise unknown_name("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def preset_training(name: str) -> Training:
+    """Steps, evaluations and episodes of a preset."""
+    return preset(name).training
+
+
+def preset_hyperparameters(name: str, method: str, **changes: Any) -> dict[str, Any]:
+    """The whole configuration of a method in a preset, as `uvax.estimators.from_config` reads it.
+
+    `changes` are hyperparameters that differ from the preset; one that the method does not have is an error.
+
+        from_config(preset_hyperparameters("cpu", "uvu", width=256))
+    """
+    numbers = preset(name)
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    known = {f.name for f in dataclasses.fields(METHODS[method][0])}
+    shared = {key: value for key, value in numbers.shared.items() if key in known}
+    return config(make(method, **{**shared, **numbers.methods.get(method, {}), **changes}))
