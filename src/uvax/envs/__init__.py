@@ -1,7 +1,6 @@
 """Environments: the paper's GoToDoor and the chain of Section 3, in pure JAX.
 
-`uvax.envs.gymnasium` is the same GoToDoor on the real Minigrid; it is imported by name only, because it needs the
-`minigrid` extra.
+`uvax.envs.gymnasium` is the same GoToDoor on the real Minigrid. Import it by name: it needs the `minigrid` extra.
 """
 
 from uvax.envs.go_to_door import WALLS, GoToDoor, State, Step

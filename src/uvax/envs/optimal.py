@@ -1,0 +1,211 @@
+"""The best possible return in GoToDoor, exactly: the ceiling of every table.
+
+Opening the right door costs the agent its place and nothing else, and where it is put next does not depend on
+how it got there. So the best policy, discounted or not, takes a shortest path to the door every time. Its
+expected return follows from the path lengths on the board alone, by a renewal equation over the steps left.
+"""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from uvax.envs.go_to_door import MIN_SIZE, OPEN, WALLS, GoToDoor, State, in_front
+from uvax.errors import InvalidInput
+
+UNREACHABLE = 2**20  # poses in walls, and every pose when the target is not on the board
+GRID = 10  # the paper's largest size
+
+
+class Ceiling(NamedTuple):
+    """Best possible mean return, over all tasks and for each wall (order of WALLS), with standard errors."""
+
+    mean: float
+    stderr: float
+    by_wall: Float[np.ndarray, " 4"]
+    by_wall_stderr: Float[np.ndarray, " 4"]
+
+
+def distances(state: State, *, grid: int = GRID) -> Int[Array, "grid grid 4"]:
+    """Moves needed from [x, y, direction] until the target door can be opened: 0 in front of it, facing it.
+
+    Breadth-first search backwards from the door over position and direction, for one state (vmap for more).
+    `grid` bounds width and height of the board and is static. Cost O(grid^2) for each of O(grid) levels.
+    """
+    _check_grid(state, grid)
+    x, y, direction = jnp.meshgrid(jnp.arange(grid), jnp.arange(grid), jnp.arange(4), indexing="ij")
+    interior = _interior(state, grid)
+    front_x, front_y = in_front(x, y, direction)
+    opens = jnp.any(
+        (state.door_pos[:, 0] == front_x[..., None])
+        & (state.door_pos[:, 1] == front_y[..., None])
+        & (state.door_color == state.target),
+        axis=-1,
+    )
+    reached = opens & interior
+    found = jnp.where(reached, 0, UNREACHABLE)
+
+    def expand(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        found, reached, level = carry
+        turned = jnp.roll(reached, 1, axis=2) | jnp.roll(reached, -1, axis=2)
+        # Rolling around the edge is harmless: the outermost cells are never interior.
+        moved = jnp.stack(
+            [
+                jnp.roll(reached[..., 0], -1, axis=0),
+                jnp.roll(reached[..., 1], -1, axis=1),
+                jnp.roll(reached[..., 2], 1, axis=0),
+                jnp.roll(reached[..., 3], 1, axis=1),
+            ],
+            axis=-1,
+        )
+        new = (turned | moved) & interior & (found == UNREACHABLE)
+        return jnp.where(new, level, found), new, level + 1
+
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), expand, (found, reached, jnp.int32(1)))[0]
+
+
+def optimal_action(state: State, table: Int[Array, "grid grid 4"] | None = None, *, grid: int = GRID) -> Int[Array, ""]:
+    """An action of a shortest path; among equals the first of left, right, forward.
+
+    `table` is `distances(state)`, which stays the same for a whole episode. With a target that is not on the
+    board nothing helps, and the agent turns left.
+    """
+    table = distances(state, grid=grid) if table is None else table
+    x, y, direction = state.pos[0], state.pos[1], state.direction
+    front_x, front_y = in_front(x, y, direction)
+    after = jnp.stack(
+        [
+            table[x, y, (direction - 1) & 3],
+            table[x, y, (direction + 1) & 3],
+            table[front_x, front_y, direction],
+        ]
+    )
+    return jnp.where(table[x, y, direction] == 0, OPEN, jnp.argmin(after).astype(jnp.int32))
+
+
+def optimal_return(state: State, *, horizon: int, gamma: float = 1.0, grid: int = GRID) -> Float[Array, ""]:
+    """Expected return of the best policy from this state with `horizon` steps left; 0 for an absent target.
+
+    With c = distance + 1 the cost of opening the door from the state and M_t the mean of the return over all
+    poses with t steps left: V_t = gamma^(c-1) (1 + gamma M_{t-c}) if c <= t, else 0. For one state; vmap for
+    more.
+    """
+    cost, by_time = _renewal(state, horizon, gamma, grid)
+    here = cost[state.pos[0], state.pos[1], state.direction]
+    left = jnp.maximum(horizon - here, 0)
+    return jnp.where(here <= horizon, _power(gamma, here - 1) * (1 + gamma * by_time[left]), 0.0)
+
+
+def ceiling(env: GoToDoor, *, episodes: int | None = None, key: Array | None = None, gamma: float = 1.0) -> Ceiling:
+    """Best possible mean return over fresh boards, starting poses and tasks that are present.
+
+    Without `episodes` exact: the return depends on width, height and the place of the target door only, and
+    all of them are gone through (126 boards per wall at size 10; the cost grows with size^6). With `episodes`
+    and `key`, the mean of the exact values of that many fresh resets.
+
+        ceiling(GoToDoor(size=5)).mean
+    """
+    size, horizon = np.asarray(env.size), env.max_steps
+    if size.ndim:
+        raise InvalidInput(f"ceiling takes an environment with one size, got size {size.tolist()}; use one at a time")
+    grid = int(size)
+    if episodes is None:
+        states, weights = _all_boards(grid)
+        values = np.asarray(_placement_returns(states, horizon, gamma, grid), np.float64)
+        by_wall = np.sum(values.reshape(len(WALLS), -1) * weights, axis=1)
+        return Ceiling(float(by_wall.mean()), 0.0, by_wall, np.zeros(len(WALLS)))
+    if key is None or episodes < 2:
+        raise InvalidInput(f"ceiling needs a key and at least 2 episodes to sample, got episodes={episodes}, {key=}")
+    states = env.batch_reset(episodes, key=key)
+    walls = np.asarray(env.target_wall(states))
+    values = np.asarray(_state_returns(states, horizon, gamma, grid), np.float64)
+    parts = [values[walls == wall] for wall in range(len(WALLS))]
+    return Ceiling(
+        float(values.mean()),
+        _stderr(values),
+        np.array([part.mean() if part.size else np.nan for part in parts]),
+        np.array([_stderr(part) for part in parts]),
+    )
+
+
+def _renewal(
+    state: State, horizon: int, gamma: float, grid: int
+) -> tuple[Int[Array, "grid grid 4"], Float[Array, " horizon_plus_1"]]:
+    """Steps to open the door from every pose, and M_0..M_horizon.
+
+    M_t = sum_{k=1}^t h_k gamma^(k-1) (1 + gamma M_{t-k}), where h_k is the share of poses with cost k.
+    """
+    cost = distances(state, grid=grid) + 1
+    k = jnp.arange(1, horizon + 1)
+    interior = _interior(state, grid)
+    poses = jnp.sum(interior).astype(jnp.float32)
+    share = jnp.sum((cost[..., None] == k) & interior[..., None], axis=(0, 1, 2)).astype(jnp.float32) / poses
+    gain = share * _power(gamma, k - 1)
+
+    def advance(past: Float[Array, " horizon"], t: Int[Array, ""]) -> tuple[Array, Array]:
+        now = jnp.sum(jnp.where(k <= t, gain * (1 + gamma * past), 0.0))
+        return jnp.roll(past, 1).at[0].set(now), now
+
+    _, means = jax.lax.scan(advance, jnp.zeros(horizon), k)
+    return cost, jnp.concatenate([jnp.zeros(1), means])
+
+
+def _interior(state: State, grid: int) -> Bool[Array, "grid grid 4"]:
+    x, y, _ = jnp.meshgrid(jnp.arange(grid), jnp.arange(grid), jnp.arange(4), indexing="ij")
+    return (x > 0) & (x < state.width - 1) & (y > 0) & (y < state.height - 1)
+
+
+def _power(gamma: float, exponent: Int[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.float32(gamma) ** exponent.astype(jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _state_returns(states: State, horizon: int, gamma: float, grid: int) -> Float[Array, " n"]:
+    each = functools.partial(optimal_return, horizon=horizon, gamma=gamma, grid=grid)
+    return jax.lax.map(each, states, batch_size=256)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _placement_returns(states: State, horizon: int, gamma: float, grid: int) -> Float[Array, " n"]:
+    return jax.lax.map(lambda state: _renewal(state, horizon, gamma, grid)[1][-1], states, batch_size=256)
+
+
+def _all_boards(size: int) -> tuple[State, Float[np.ndarray, "4 boards"]]:
+    """Every (width, height, place of the target door) for each wall in turn, and their probabilities."""
+    sides = range(MIN_SIZE, size + 1)
+    boards, weights = [], []
+    for wall, width, height in itertools.product(range(len(WALLS)), sides, sides):
+        along = width if wall < 2 else height
+        for offset in range(2, along - 2):
+            doors = np.array([[2, 0], [2, height - 1], [0, 2], [width - 1, 2]])
+            doors[wall, 0 if wall < 2 else 1] = offset
+            boards.append((width, height, doors, wall))
+            weights.append(1 / (len(sides) ** 2 * (along - 4)))
+    widths, heights, doors, walls = (np.array(column, np.int32) for column in zip(*boards, strict=True))
+    states = State(
+        width=jnp.asarray(widths),
+        height=jnp.asarray(heights),
+        pos=jnp.ones((len(boards), 2), jnp.int32),
+        direction=jnp.zeros(len(boards), jnp.int32),
+        door_pos=jnp.asarray(doors),
+        door_color=jnp.tile(jnp.arange(len(WALLS), dtype=jnp.int32), (len(boards), 1)),
+        target=jnp.asarray(walls),
+        time=jnp.zeros(len(boards), jnp.int32),
+    )
+    return states, np.array(weights).reshape(len(WALLS), -1)
+
+
+def _stderr(values: Float[np.ndarray, " n"]) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
+def _check_grid(state: State, grid: int) -> None:
+    if isinstance(state.width, jax.core.Tracer) or isinstance(state.height, jax.core.Tracer):
+        return
+    largest = int(max(np.max(state.width), np.max(state.height)))
+    if largest > grid:
+        raise InvalidInput(f"grid={grid} is smaller than the board ({largest}); pass grid={largest} or more")
