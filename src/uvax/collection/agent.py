@@ -3,6 +3,7 @@
 Environment, replay buffer and learner live on the device together; the host sees them between chunks of `lax.scan`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ def init(env: GoToDoor, settings: CollectionSettings, *, key: Array) -> Agent:
     return Agent(
         learner=settings.dqn.init(env.spec, key=key_learner),
         random=settings.dqn.init(env.spec, key=key_random),
-        env=env.batch_reset(n, key=key_env),
+        env=replace(env, size=settings.size(jnp.int32(0), env.size)).batch_reset(n, key=key_env),
         replay=replay,
         step=jnp.zeros((), jnp.int32),
     )
@@ -110,6 +111,7 @@ def _act(
     agent: Agent, env: GoToDoor, settings: CollectionSettings, key_explore: Array, key_env: Array
 ) -> tuple[Agent, Progress]:
     state, n = agent.env, settings.environments
+    env = replace(env, size=settings.size(agent.step, env.size))
     greedy = mixture_action(env, settings.dqn, agent.learner, agent.random, state)
     key_coin, key_action = jax.random.split(key_explore)
     explore = jax.random.uniform(key_coin, (n,)) < settings.epsilon(agent.step)

@@ -19,6 +19,7 @@ from uvax.collection.progress import Report, progress_reporter
 from uvax.collection.settings import CollectionSettings, preset_settings
 from uvax.configs import differences, read_json
 from uvax.data import Dataset, load
+from uvax.data.dataset import FILE_IN_FOLDER
 from uvax.envs.go_to_door import WALLS, GoToDoor
 from uvax.envs.optimal import ceiling
 from uvax.errors import Diverged, InvalidInput
@@ -26,7 +27,6 @@ from uvax.estimators import config
 from uvax.files import make_folder, write_json_atomic
 from uvax.training.checkpoints import Checkpoints
 
-DATA_FILE = "data.safetensors"
 SETTINGS_FILE = "collection.json"
 CHECKPOINT_FOLDER = "checkpoints"
 _CHUNKS = 200  # progress, checkpoints and Ctrl-C are seen between these
@@ -80,7 +80,7 @@ def collect(
     score = score_policy(env, settings, agent, seed=seed)
     data = _dataset(env, settings, agent, described, score)
     if folder is not None:
-        data.save(folder / DATA_FILE, overwrite=overwrite)
+        data.save(folder / FILE_IN_FOLDER, overwrite=overwrite)
         _remove_checkpoints(folder)
     return data
 
@@ -145,13 +145,13 @@ def _open_folder(folder: Path, described: dict[str, Any], *, resume: bool, overw
                 f"{folder} holds a collection with other settings ({differences(before, described)}); "
                 "resume with the same ones, or choose another folder"
             )
-        return load(folder / DATA_FILE) if (folder / DATA_FILE).exists() else None
+        return load(folder / FILE_IN_FOLDER) if (folder / FILE_IN_FOLDER).exists() else None
     elif not overwrite:
-        done = "a finished dataset" if (folder / DATA_FILE).exists() else "an unfinished collection"
+        done = "a finished dataset" if (folder / FILE_IN_FOLDER).exists() else "an unfinished collection"
         raise InvalidInput(f"{folder} already holds {done}; go on with --resume, or replace it with --overwrite")
     else:
         _remove_checkpoints(folder)
-        (folder / DATA_FILE).unlink(missing_ok=True)
+        (folder / FILE_IN_FOLDER).unlink(missing_ok=True)
     write_json_atomic(file, described)
     return None
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from uvax.collection import collect, preset_settings
-from uvax.collection.collect import DATA_FILE
 from uvax.commands.options import parse
+from uvax.data.dataset import FILE_IN_FOLDER
 from uvax.envs.go_to_door import GoToDoor
 
 
@@ -74,5 +74,5 @@ def main(argv: Sequence[str]) -> int:
             f"possible {score['expert_ceiling']:.2f}) and {score['other']:.2f} on north and east.",
             highlight=False,
         )
-        console.print(f"Written to {options.out}/{DATA_FILE}", highlight=False, soft_wrap=True)
+        console.print(f"Written to {options.out}/{FILE_IN_FOLDER}", highlight=False, soft_wrap=True)
     return 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 KIND = "dataset"
+FILE_IN_FOLDER = "data.safetensors"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -170,9 +171,11 @@ class Dataset:
 def load(path: str | os.PathLike[str], *, verify: bool = True, mmap: bool = True) -> Dataset:
     """The dataset that `Dataset.save` wrote, memory-mapped: rows are read from disk as they are used.
 
+    `path` is the file, or the folder that `uvax collect` made.
     `verify` compares every byte with the checksum in the file. Pickles and other formats are refused by name.
     """
-    arrays, header = storage.read(path, KIND, verify=verify, mmap=mmap)
+    inside = os.path.join(path, FILE_IN_FOLDER)
+    arrays, header = storage.read(inside if os.path.isfile(inside) else path, KIND, verify=verify, mmap=mmap)
     columns = {f.name for f in dataclasses.fields(Dataset)} - {"header"}
     if missing := columns - arrays.keys() - {"discount"}:
         raise DamagedFile(f"{path} is not a complete dataset: it has no {', '.join(sorted(missing))}")
