@@ -73,8 +73,8 @@ class GoToDoor:
     task_dim: ClassVar[int] = len(COLOURS)
 
     def __post_init__(self) -> None:
-        _check_range("size", self.size, MIN_SIZE, MAX_SIZE)
-        _check_range("max_steps", self.max_steps, 1, 2**31 - 2)
+        check_range("size", self.size, MIN_SIZE, MAX_SIZE)
+        check_range("max_steps", self.max_steps, 1, 2**31 - 2)
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any]], int]:
         return ((jax.tree_util.GetAttrKey("size"), self.size),), self.max_steps
@@ -103,19 +103,19 @@ class GoToDoor:
     def step(self, state: State, action: Int[ArrayLike, ""], *, key: Array) -> tuple[State, Step]:
         """The true next state, also after the last step of an episode. The key only matters when the agent is
         re-placed."""
-        _check_range("action", action, 0, self.num_actions - 1)
+        check_range("action", action, 0, self.num_actions - 1)
         return self._advance(state, jnp.asarray(action), jax.random.bits(key, (), jnp.uint32))
 
     def step_autoreset(self, state: State, action: Int[ArrayLike, ""], *, key: Array) -> tuple[State, State, Step]:
         """The state to go on from (a fresh one when the episode is over), the true next state, the step."""
-        _check_range("action", action, 0, self.num_actions - 1)
+        check_range("action", action, 0, self.num_actions - 1)
         words = jax.random.bits(key, (5,), jnp.uint32)
         true_next, step = self._advance(state, jnp.asarray(action), words[0])
         return _select(step.truncated, self._board(words[1:]), true_next), true_next, step
 
     def batch_reset(self, n: int, *, key: Array) -> State:
         """`n` fresh states from one key; `size` may be an array [n]."""
-        _check_range("n", n, 1, 2**31 - 1)
+        check_range("n", n, 1, 2**31 - 1)
         return self._board(jax.random.bits(key, (n, 4), jnp.uint32))
 
     def batch_step_autoreset(
@@ -126,7 +126,7 @@ class GoToDoor:
         Boards are drawn only when some episode of the batch ends, for which the batch shares one branch:
         under a further vmap it becomes a select, and this is no faster than a vmapped `step_autoreset`.
         """
-        _check_range("actions", actions, 0, self.num_actions - 1)
+        check_range("actions", actions, 0, self.num_actions - 1)
         n = states.time.shape[0]
         true_next, step = self._advance(states, actions, jax.random.bits(key, (n,), jnp.uint32))
 
@@ -160,7 +160,7 @@ class GoToDoor:
 
     def with_target(self, state: State, colour: Int[ArrayLike, "*batch"]) -> State:
         """The same board and agent with another task."""
-        _check_range("target", colour, 0, self.task_dim - 1)
+        check_range("target", colour, 0, self.task_dim - 1)
         return state._replace(target=jnp.broadcast_to(jnp.asarray(colour, jnp.int32), state.target.shape))
 
     def _advance(self, state: State, action: Int[Array, "*batch"], word: UInt32[Array, "*batch"]) -> tuple[State, Step]:
@@ -278,7 +278,7 @@ def _select(where: Bool[Array, "*batch"], new: State, old: State) -> State:
     return jax.tree.map(pick, new, old)
 
 
-def _check_range(name: str, value: Any, low: int, high: int) -> None:
+def check_range(name: str, value: Any, low: int, high: int) -> None:
     """Refuse anything but integers in low..high; traced values cannot be looked at and are let through."""
     if isinstance(value, jax.core.Tracer):
         return
