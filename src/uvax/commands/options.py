@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import tyro
 
@@ -22,7 +23,7 @@ def parse(options: type[T], argv: Sequence[str], *, command: str, description: s
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
+            return tyro.cli(  # type: ignore[return-value]  # never None: `options` is a class
                 options,
                 prog=f"uvax {command}",
                 description=description,
@@ -53,20 +54,31 @@ def _sentence(box: str) -> str:
     return text.rstrip(".") or "the arguments cannot be used"
 
 
-def settable(instance: Any) -> type:
-    """A dataclass with the fields of `instance` that are plain values, its values being the defaults.
+def with_settings(options: type, instance: Any) -> type:
+    """The dataclass `options` with the hyperparameters of `instance` as further options, its values the defaults.
 
     What is a function or an object (a policy, a network of one's own) is not for the command line.
     """
+    helps = _comments(type(instance))
     fields = []
-    hints = {f.name: f.type for f in dataclasses.fields(instance)}
     for f in dataclasses.fields(instance):
         value = getattr(instance, f.name)
-        if isinstance(value, bool | int | float | str) or value is None:
-            kind = _plain_type(hints[f.name], value)
-            if kind is not None:
-                fields.append((f.name, kind, dataclasses.field(default=value)))
-    return dataclasses.make_dataclass(type(instance).__name__, fields, frozen=True, kw_only=True)
+        kind = _plain_type(f.type, value)
+        if kind is not None and (value is None or isinstance(value, bool | int | float | str)):
+            annotated = Annotated[kind, tyro.conf.arg(help=helps.get(f.name, ""))]  # type: ignore[valid-type]  # made here
+            fields.append((f.name, annotated, dataclasses.field(default=value)))
+    return dataclasses.make_dataclass("Options", fields, bases=(options,), frozen=True, kw_only=True)
+
+
+def _comments(cls: type) -> dict[str, str]:
+    """The comment behind each field, from the source: hyperparameters are explained once, where they are defined."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            for line in inspect.getsource(base).splitlines():
+                if match := re.match(r"\s+(\w+):.*?  # (.*)", line):
+                    found[match[1]] = match[2]
+    return found
 
 
 def _plain_type(hint: Any, value: Any) -> Any:
