@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 from uvax.envs.go_to_door import MIN_SIZE
 from uvax.errors import InvalidInput, unknown_name
 from uvax.estimators import DQN
-from uvax.estimators.learning import require
+from uvax.estimators.checks import require
 
 
 @dataclass(frozen=True, kw_only=True)

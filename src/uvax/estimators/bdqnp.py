@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import next_weights
-from uvax.estimators.learning import Hyperparameters, half_square, require, td_target
+from uvax.estimators.checks import require, require_flag, require_nonnegative, require_whole
+from uvax.estimators.learning import Hyperparameters, half_square, td_target
 from uvax.nets import Ensemble, select
 
 
@@ -28,13 +29,10 @@ class BDQNP(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.members >= 2,
-            "members",
-            self.members,
-            "at least 2: a single member has no variance (use DQN)",
-        )
-        require(self.prior_scale >= 0.0, "prior_scale", self.prior_scale, "at least 0")
+        require_whole("members", self.members, 1)
+        require(self.members >= 2, "members", self.members, "at least 2: one has no variance (use DQN)")
+        require_nonnegative("prior_scale", self.prior_scale)
+        require_flag("shared_bootstrap", self.shared_bootstrap)
 
     def init(self, spec: Spec, *, key: Array) -> TrainState:
         keys = jax.random.split(key, (2, self.members))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from uvax.data.transition import Transition
+from uvax.errors import InvalidInput
 from uvax.nets import one_hot
 
 
@@ -53,11 +54,24 @@ def next_weights(
 
     `scores` is called only when greedy: evaluating a given policy does not need the online networks at s'.
     """
+    shape, dtype = batch.discount.shape, batch.discount.dtype
     if isinstance(bootstrap, Policy):
-        return bootstrap.probs(batch.next_obs, batch.task)[..., None]
+        probs = bootstrap.probs(batch.next_obs, batch.task)
+        _check_shape("Policy.probs", probs, (*shape, num_actions), "a row of probabilities over the actions")
+        return probs.astype(dtype)[..., None]
     if isinstance(bootstrap, Sampler):
-        return one_hot(bootstrap.sample(key, batch.next_obs, batch.task), num_actions)[..., None]
+        action = bootstrap.sample(key, batch.next_obs, batch.task)
+        _check_shape("Sampler.sample", action, shape, "one action")
+        return one_hot(action, num_actions, dtype)[..., None]
     return greedy(scores())
+
+
+def _check_shape(name: str, got: Array, expected: tuple[int, ...], what: str) -> None:
+    # Another shape would broadcast against the values without a word.
+    if got.shape != expected:
+        raise InvalidInput(
+            f"{name} returned shape {list(got.shape)}; expected {list(expected)}, {what} for each transition"
+        )
 
 
 def greedy(scores: Float[Array, "*batch A H"]) -> Float[Array, "*batch A H"]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,19 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from uvax.data.transition import Spec
-from uvax.errors import InvalidInput, unknown_name
+from uvax.errors import InvalidInput
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import Bootstrap, Greedy, Policy, Sampler
-from uvax.nets import ActionMLP, Conditioned, Network
+from uvax.estimators.checks import (
+    number,
+    require,
+    require_flag,
+    require_nonnegative,
+    require_one_of,
+    require_positive,
+    require_whole,
+)
+from uvax.nets import ActionMLP, Activation, Conditioned, Network, Parametrisation
 
 NetworkFactory = Callable[..., Network]
 """`factory(spec, heads, key=key) -> Network`, for networks of your own."""
@@ -48,25 +57,20 @@ class Hyperparameters:
 
     def __post_init__(self) -> None:
         for name in ("width", "depth"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        require(0.0 <= self.gamma < 1.0, "gamma", self.gamma, "in [0, 1)")
-        require(
-            self.batch_size is None or self.batch_size >= 1,
-            "batch_size",
-            self.batch_size,
-            "at least 1, or None",
-        )
+            require_whole(name, getattr(self, name), 1)
+        require_whole("batch_size", self.batch_size, 1, optional=True)
+        require_whole("target_period", self.target_period, 0)
         for name in ("learning_rate", "adam_epsilon", "sigma_w"):
-            require(_positive(getattr(self, name)), name, getattr(self, name), "a positive number")
-        require(self.sigma_b >= 0.0, "sigma_b", self.sigma_b, "at least 0")
-        require(self.target_period >= 0, "target_period", self.target_period, "at least 0")
-        require(0.0 < self.target_lambda <= 1.0, "target_lambda", self.target_lambda, "in (0, 1]")
-        if self.optimiser not in ("adam", "sgd"):
-            raise unknown_name("optimiser", self.optimiser, ("adam", "sgd"))
-        if not callable(self.network) and self.network not in ("conditioned", "mlp"):
-            raise unknown_name("network", self.network, ("conditioned", "mlp"))
-        if self.parametrisation not in ("ntk", "he_uniform"):
-            raise unknown_name("parametrisation", self.parametrisation, ("ntk", "he_uniform"))
+            require_positive(name, getattr(self, name))
+        require_nonnegative("sigma_b", self.sigma_b)
+        require(0.0 <= number(self.gamma) < 1.0, "gamma", self.gamma, "a number in [0, 1)")
+        require(0.0 < number(self.target_lambda) <= 1.0, "target_lambda", self.target_lambda, "a number in (0, 1]")
+        require_flag("normalise", self.normalise)
+        require_one_of("optimiser", self.optimiser, ("adam", "sgd"))
+        require_one_of("parametrisation", self.parametrisation, get_args(Parametrisation))
+        require_one_of("activation", self.activation, get_args(Activation))
+        if not callable(self.network):
+            require_one_of("network", self.network, ("conditioned", "mlp"))
         if not isinstance(self.bootstrap, Greedy | Policy | Sampler):
             raise InvalidInput(
                 f"bootstrap is {self.bootstrap!r}; expected Greedy(), Policy(probs) or Sampler(sample) "
@@ -145,17 +149,7 @@ def half_square(error: Float[Array, "B H"]) -> Float[Array, ""]:
 
 
 def td_target(
-    reward: Float[Array, "B H"], discount: Float[Array, " B"], next_value: Float[Array, "B H"]
+    reward: Float[Array, "B _"], discount: Float[Array, " B"], next_value: Float[Array, "B H"]
 ) -> Float[Array, "B H"]:
-    """r + discount * v(s'), for each head or member (Eq. tdloss)."""
+    """r + discount * v(s'), for each head or member (Eq. tdloss); rewards [B, 1] are the same for all of them."""
     return reward + discount[:, None] * next_value
-
-
-def require(condition: bool, name: str, got: object, expected: str) -> None:
-    """Raise the error of a hyperparameter that cannot be."""
-    if not condition:
-        raise InvalidInput(f"{name} is {got!r}; expected {expected}")
-
-
-def _positive(x: float) -> bool:
-    return math.isfinite(x) and x > 0.0

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import next_weights
-from uvax.estimators.learning import Hyperparameters, half_square, require, td_target
+from uvax.estimators.checks import require_flag, require_positive, require_whole
+from uvax.estimators.learning import Hyperparameters, half_square, td_target
 from uvax.nets import select
 
 
@@ -34,9 +35,10 @@ class RND(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.heads >= 1, "heads", self.heads, "at least 1")
-        require(self.rnd_learning_rate > 0.0, "rnd_learning_rate", self.rnd_learning_rate, "a positive number")
-        require(self.intrinsic_scale > 0.0, "intrinsic_scale", self.intrinsic_scale, "a positive number")
+        require_whole("heads", self.heads, 1)
+        require_flag("prior", self.prior)
+        require_positive("rnd_learning_rate", self.rnd_learning_rate)
+        require_positive("intrinsic_scale", self.intrinsic_scale)
 
     def _optimiser(self):
         rates = {"q": self.learning_rate, "intrinsic": self.learning_rate, "u": self.rnd_learning_rate}

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import Greedy, greedy, next_weights
-from uvax.estimators.learning import Hyperparameters, half_square, require, td_target
+from uvax.estimators.checks import require_flag, require_nonnegative, require_positive, require_whole
+from uvax.estimators.learning import Hyperparameters, half_square, td_target
 from uvax.nets import select
 
 
@@ -37,13 +38,13 @@ class UVU(Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.heads >= 1, "heads", self.heads, "at least 1")
-        require(self.uvu_learning_rate > 0.0, "uvu_learning_rate", self.uvu_learning_rate, "a positive number")
-        require(self.prior_scale > 0.0, "prior_scale", self.prior_scale, "a positive number")
-        require(self.error_scale >= 0.0, "error_scale", self.error_scale, "at least 0")
-        for name in ("q_width", "q_depth"):
-            got = getattr(self, name)
-            require(got is None or got >= 1, name, got, "at least 1, or None")
+        require_whole("heads", self.heads, 1)
+        require_positive("uvu_learning_rate", self.uvu_learning_rate)
+        require_positive("prior_scale", self.prior_scale)
+        require_nonnegative("error_scale", self.error_scale)
+        require_flag("shared_bootstrap", self.shared_bootstrap)
+        require_whole("q_width", self.q_width, 1, optional=True)
+        require_whole("q_depth", self.q_depth, 1, optional=True)
 
     def _optimiser(self):
         return self.build_optimiser({"q": self.learning_rate, "u": self.uvu_learning_rate})

@@ -98,7 +98,7 @@ class Conditioned(Network):
         return out.reshape(*out.shape[:-1], self.num_actions, -1)
 
     def heads_at(self, features: Float[Array, "*batch W"], action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
-        return select(one_hot(action, self.num_actions)[..., None], self.heads(features))
+        return select(one_hot(action, self.num_actions, features.dtype)[..., None], self.heads(features))
 
 
 class ActionMLP(Network):
