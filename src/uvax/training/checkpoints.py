@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from uvax.errors import DamagedFile, InvalidInput, WriteFailed
 from uvax.files import PathLike, json_text, make_folder, reason
+from uvax.training.leaves import fill, to_host
 
 FORMAT = 1
 _LAST, _BEST, _TEMPORARY = "step", "best", ".tmp-"
@@ -88,8 +88,7 @@ class Checkpoints:
     def _save(self, kind: str, step: int, state: PyTree, meta: Mapping[str, Any], *, keep: int) -> None:
         if step < 0:
             raise InvalidInput(f"step is {step}; expected at least 0")
-        leaves = _leaves(state)
-        arrays = {path: _host(leaf) for path, leaf in leaves.items()}
+        arrays = to_host(state)
         record = {
             "format": FORMAT,
             "step": int(step),
@@ -150,24 +149,8 @@ class Checkpoints:
         return None
 
     def _fill(self, template: PyTree, arrays: Mapping[str, np.ndarray], step: int) -> PyTree:
-        wanted = _leaves(template)
-        for path in sorted(wanted.keys() ^ arrays.keys()):
-            which = "lacks" if path in wanted else "has"
-            raise InvalidInput(
-                f"the checkpoint of step {step} in {self.folder} is of another configuration: it {which} {path};"
-                " resume with the settings it was made with, or choose another folder"
-            )
-        for path, leaf in wanted.items():
-            expected = _data_shape(leaf)
-            if (arrays[path].dtype, arrays[path].shape) != (expected.dtype, expected.shape):
-                raise InvalidInput(
-                    f"the checkpoint of step {step} in {self.folder} is of another configuration: {path} is"
-                    f" {arrays[path].dtype}{list(arrays[path].shape)} there and"
-                    f" {expected.dtype}{list(expected.shape)} here; resume with the settings it was made with,"
-                    " or choose another folder"
-                )
-        filled = [_device(arrays[path], leaf) for path, leaf in wanted.items()]
-        return jax.tree.unflatten(jax.tree.structure(template), filled)
+        what = f"the checkpoint of step {step} in {self.folder} is of another configuration"
+        return fill(template, arrays, what, "resume with the settings it was made with, or choose another folder")
 
     def _path(self, kind: str, step: int) -> Path:
         return self.folder / f"{kind}-{step:010d}"
@@ -175,39 +158,6 @@ class Checkpoints:
     def _steps(self, kind: str) -> list[int]:
         names = (path.name.removeprefix(f"{kind}-") for path in self.folder.glob(f"{kind}-*"))
         return sorted(int(name) for name in names if name.isdecimal())
-
-
-def _leaves(tree: PyTree) -> dict[str, Any]:
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _host(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-
-
-def _device(array: np.ndarray, like: Any) -> Any:
-    if _is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=_key_impl(like))
-    if isinstance(like, np.ndarray):
-        return array
-    # A copy: orbax's buffer must not become the state, which the training loop donates.
-    return jax.device_put(array, getattr(like, "sharding", None)).copy()
-
-
-def _key_impl(like: Any) -> Any:
-    impls = []  # seen while tracing, since a template may be a shape without data
-    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), like)
-    return impls[0]
-
-
-def _data_shape(leaf: Any) -> Any:
-    if _is_key(leaf):
-        return jax.eval_shape(jax.random.key_data, leaf)
-    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
 
 
 def _describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:

@@ -1,0 +1,272 @@
+"""Training on the device: the dataset, the frozen features and one compiled chunk of steps.
+
+The randomness of step i comes from (seed, i) alone. Nothing large is closed over: dataset, cache and state, frozen
+parameters included, are arguments of the compiled chunk.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from uvax.data.dataset import Dataset
+from uvax.data.transition import Spec, Transition
+from uvax.errors import InvalidInput
+from uvax.training.contract import check_update
+
+# Rows per block while the cache is filled: activations stay small, the matrix products stay large.
+_CACHE_BLOCK = 4_096
+
+
+class Chunk(NamedTuple):
+    """What a chunk of steps leaves behind; with several seeds every leaf has them as its first axis."""
+
+    state: PyTree[Any]
+    metrics: dict[str, Float[Array, ""]]  # means over the chunk
+    loss: Float[Array, " length"]
+    nonfinite: Int[Array, ""]  # numbers in the state that are NaN or infinite
+
+
+class Trainer:
+    """An estimator, a dataset and the seeds to train with, ready on the device.
+
+    One seed is trained as it is; with `stacked` the state of all seeds has a leading axis and training is vmapped.
+    Seed s sees the same keys either way. Over several `devices` the rows of every batch are divided among them;
+    dataset and state are on all of them.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        dataset: Dataset,
+        seeds: Sequence[int],
+        *,
+        stacked: bool,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        self.estimator = estimator
+        self.spec = dataset.spec
+        self.seeds = tuple(seeds)
+        self.stacked = stacked
+        self.rows = len(dataset)
+        self._static = _Static(estimator, self.spec, stacked, _mesh(devices, estimator.batch_size, self.rows))
+        keys = _keys(self.seeds) if stacked else _keys(self.seeds)[0]
+        self._data, self._keys = self._static.replicate((_compact(dataset, estimator.gamma), keys))
+        self._cache: PyTree = None
+        self.cached = False
+
+    def init(self) -> PyTree:
+        """The state before the first step, checked against the contract of `estimators.base`."""
+        check_update(self.estimator, self.spec, self.rows)
+        return _init(self._static, self._keys)
+
+    def place(self, state: PyTree) -> PyTree:
+        """A state that was read from a file, on the devices of this trainer."""
+        return self._static.replicate(state)
+
+    def fill_cache(self, state: PyTree, limit: int) -> None:
+        """Compute what training never changes once for all transitions, if the method has it and it fits `limit`."""
+        if not callable(getattr(self.estimator, "cache", None)):
+            return
+        shape = jax.eval_shape(functools.partial(_cache, self._static), state, self._data)
+        if shape is not None and sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) <= limit:
+            self._cache = _cache(self._static, state, self._data)
+            self.cached = True
+
+    def run(self, state: PyTree, first: int, length: int) -> Chunk:
+        """`length` updates, from the one that makes step `first` into step `first` + 1."""
+        start = jnp.asarray(first, jnp.int32)
+        return _run(self._static, length, state, self._keys, start, self._data, self._cache)
+
+    def state_of(self, state: PyTree, index: int) -> PyTree:
+        """The state of one seed."""
+        return state if not self.stacked else _take(state, index)
+
+    def nonfinite(self, state: PyTree) -> np.ndarray:
+        """How many numbers of the state are NaN or infinite, for each seed."""
+        return np.atleast_1d(np.asarray(_nonfinite(self._static, state)))
+
+    def keep(self, alive: Sequence[bool], new: PyTree, old: PyTree) -> PyTree:
+        """`new` for the seeds that are alive, `old` for the others."""
+        if all(alive):
+            return new
+        return _keep(jnp.asarray(alive), new, old) if self.stacked else old
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Static:
+    """What a compiled chunk depends on besides arrays.
+
+    Equal frozen dataclasses are the same program, so that a second `fit` does not compile again. Anything else may
+    have been changed in between, and is compiled anew.
+    """
+
+    estimator: Any
+    spec: Spec
+    stacked: bool
+    mesh: jax.sharding.Mesh | None
+
+    @functools.cached_property
+    def _identity(self) -> Any:
+        estimator = self.estimator
+        if not getattr(getattr(type(estimator), "__dataclass_params__", None), "frozen", False):
+            return id(self)
+        leaves, structure = jax.tree.flatten(self.spec.obs)
+        spec = (*((leaf.shape, leaf.dtype) for leaf in leaves), structure, *self.spec[1:])
+        key = (type(estimator), estimator, spec, self.stacked, self.mesh)
+        try:
+            hash(key)
+        except TypeError:  # a field that is an array, say
+            return id(self)
+        return key
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self._identity == other._identity
+
+    def over_seeds(self, function: Any, *axes: int | None) -> Any:
+        return jax.vmap(function, in_axes=axes) if self.stacked else function
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        if self.mesh is None:
+            return tree
+        return jax.device_put(tree, jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec()))
+
+    def divide(self, batch: Transition) -> Transition:
+        """The batch with its rows divided among the devices."""
+        if self.mesh is None:
+            return batch
+        rows = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("batch"))
+        return jax.lax.with_sharding_constraint(batch, rows)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init(static: _Static, keys: Array) -> PyTree:
+    def init(key: Array) -> PyTree:
+        return static.estimator.init(static.spec, key=jax.random.split(key)[0])
+
+    return static.over_seeds(init, 0)(keys)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(
+    static: _Static,
+    length: int,
+    state: PyTree,
+    keys: Array,
+    first: Int[Array, ""],
+    data: Transition,
+    cache: PyTree,
+) -> Chunk:
+    estimator = static.estimator
+    every_row = estimator.batch_size is None
+
+    def chunk(state: PyTree, key: Array, data: Transition, cache: PyTree) -> Chunk:
+        steps_key = jax.random.split(key)[1]
+        data = data._replace(cache=cache)
+        whole = static.divide(_converted(data)) if every_row else None
+
+        def step(state: PyTree, i: Int[Array, ""]) -> tuple[PyTree, dict[str, Array]]:
+            rows_key, update_key = jax.random.split(jax.random.fold_in(steps_key, i))
+            batch = static.divide(_sample(data, estimator.batch_size, key=rows_key)) if whole is None else whole
+            state, metrics = estimator.update(state, batch, key=update_key)
+            return state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
+
+        state, metrics = jax.lax.scan(step, state, first + jnp.arange(length, dtype=jnp.int32))
+        means = {name: jnp.mean(values) for name, values in metrics.items()}
+        return Chunk(state, means, metrics["loss"], _count_nonfinite(state))
+
+    return static.over_seeds(chunk, 0, 0, None, None if cache is None else 0)(state, keys, data, cache)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _cache(static: _Static, state: PyTree, data: Transition) -> PyTree:
+    """`estimator.cache` over all transitions, block by block into one buffer; the last block may overlap another."""
+    rows = data.action.shape[0]
+    block = min(_CACHE_BLOCK, rows)
+
+    def part(state: PyTree, first: Int[Array, ""]) -> PyTree:
+        def cut(x: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(x, first, block)
+
+        batch = _converted(jax.tree.map(cut, data))
+        return static.estimator.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
+
+    def fill(state: PyTree) -> PyTree:
+        shape = jax.eval_shape(part, state, jnp.int32(0))
+
+        def body(i: Int[Array, ""], filled: PyTree) -> PyTree:
+            first = jnp.minimum(i * block, rows - block)
+
+            def put(whole: Array, piece: Array) -> Array:
+                return jax.lax.dynamic_update_slice_in_dim(whole, piece, first, 0)
+
+            return jax.tree.map(put, filled, part(state, first))
+
+        empty = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), shape)
+        return jax.lax.fori_loop(0, -(-rows // block), body, empty)
+
+    return static.over_seeds(fill, 0)(state)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _nonfinite(static: _Static, state: PyTree) -> Int[Array, "..."]:
+    return static.over_seeds(_count_nonfinite, 0)(state)
+
+
+@jax.jit
+def _keep(alive: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: jnp.where(alive.reshape(-1, *[1] * (n.ndim - 1)), n, o), new, old)
+
+
+@jax.jit
+def _take(tree: PyTree, index: Int[Array, ""]) -> PyTree:
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+def _count_nonfinite(state: PyTree) -> Int[Array, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return sum((jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32) for leaf in leaves), jnp.int32(0))
+
+
+def _sample(data: Transition, size: int, *, key: Array) -> Transition:
+    """`size` transitions, uniformly and with replacement."""
+    rows = jax.random.randint(key, (size,), 0, data.action.shape[0])
+    return _converted(jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), data))
+
+
+def _converted(rows: Transition) -> Transition:
+    """The dtypes that `update` is promised; observations stay as they are, networks convert them."""
+    return rows._replace(task=rows.task.astype(jnp.float32), action=rows.action.astype(jnp.int32))
+
+
+def _compact(dataset: Dataset, gamma: float) -> Transition:
+    """The transitions on the device, in the dtypes they came in, with discount = gamma * (1 - terminated)."""
+    discount = np.where(dataset.terminated, np.float32(0), np.float32(gamma))
+    if dataset.discount is not None:
+        discount = discount * dataset.discount
+    columns = (dataset.obs, dataset.task, dataset.action, dataset.reward, discount, dataset.next_obs)
+    return Transition(*(jnp.asarray(column) for column in columns))
+
+
+def _keys(seeds: Sequence[int]) -> Array:
+    return jnp.stack([jax.random.key(seed) for seed in seeds])
+
+
+def _mesh(devices: Sequence[jax.Device] | None, batch_size: int | None, rows: int) -> jax.sharding.Mesh | None:
+    if devices is None:
+        return None
+    size, what = (rows, "the dataset's rows") if batch_size is None else (batch_size, "batch_size")
+    if len(devices) == 0 or size % len(devices):
+        raise InvalidInput(
+            f"devices has {len(devices)} devices and {what} is {size};"
+            " expected at least one device, and a batch that divides evenly among them"
+        )
+    return jax.sharding.Mesh(np.asarray(devices), ("batch",))
