@@ -1,0 +1,102 @@
+"""Jobs: what an executor is given and what a worker does with it.
+
+A job is plain JSON, so that it can cross to another process or machine. It is either a trial, which ends in a row, or
+a collection, which ends in a dataset.
+"""
+
+import importlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from uvax.errors import unknown_name
+from uvax.experiments.rows import Trial
+
+Progress = Callable[[float, str], None]  # share done, and a few words
+
+# kind of a configuration -> the function that runs it: f(config, seed, *, data, work, progress) -> result
+KINDS = {
+    "task_rejection": "uvax.experiments.trial:perform",
+    "step_time": "uvax.experiments.timing:perform",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """`work` is a folder of the job's own, in which it finds what an earlier attempt left."""
+
+    id: str
+    title: str
+    task: str  # "trial" or "collect"
+    payload: Mapping[str, Any]
+    work: str
+    nice: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Job":
+        return cls(**values)
+
+
+def trial_job(trial: Trial, *, title: str, work: Path, data: Path | None, command: str, nice: int = 0) -> Job:
+    """The job that runs a trial; `command` is what the user typed, for the row's provenance."""
+    payload = {
+        "experiment": trial.experiment,
+        "config": dict(trial.config),
+        "seed": trial.seed,
+        "data": None if data is None else str(data.resolve()),
+        "command": command,
+    }
+    return Job(trial.id, title, "trial", payload, str((work / trial.id).resolve()), nice)
+
+
+def collect_job(size: int, *, preset: str, folder: Path, work: Path, seed: int = 0, nice: int = 0) -> Job:
+    """The job that makes the dataset of a size, or goes on making it."""
+    payload = {"size": size, "preset": preset, "folder": str(folder.resolve()), "seed": seed}
+    name = f"collect-{folder.name}"
+    return Job(name, f"collecting size {size}", "collect", payload, str((work / name).resolve()), nice)
+
+
+def perform(job: Job, progress: Progress) -> dict[str, Any] | None:
+    """Do the job here and now. A trial's row is returned, not stored; a collection returns None."""
+    return _collect(job, progress) if job.task == "collect" else _trial(job, progress)
+
+
+def finish(job: Job) -> None:
+    """Remove what a finished job no longer needs."""
+    shutil.rmtree(job.work, ignore_errors=True)
+
+
+def _trial(job: Job, progress: Progress) -> dict[str, Any]:
+    payload = job.payload
+    trial = Trial(payload["experiment"], payload["config"], payload["seed"], started=time.time())
+    kind = trial.config.get("kind")
+    if kind not in KINDS:
+        raise unknown_name("kind of trial", str(kind), KINDS)
+    module, name = KINDS[kind].split(":")
+    run = getattr(importlib.import_module(module), name)
+    data = None if payload["data"] is None else Path(payload["data"])
+    row = trial.row(run(trial.config, trial.seed, data=data, work=Path(job.work), progress=progress))
+    row["provenance"]["command"] = payload["command"]
+    return row
+
+
+def _collect(job: Job, progress: Progress) -> None:
+    from uvax.collection import collect
+    from uvax.envs import GoToDoor
+
+    payload = job.payload
+    folder = Path(payload["folder"])
+    collect(
+        GoToDoor(size=payload["size"]),
+        preset=payload["preset"],
+        seed=payload["seed"],
+        out=folder,
+        resume=folder.exists(),
+        progress=lambda report: progress(report.done, str(report)),
+    )
