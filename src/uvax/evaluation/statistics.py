@@ -1,7 +1,7 @@
 """Estimates with intervals, rank statistics with exact ties. NumPy and scipy.special only, usable alone.
 
-What cannot be had is said, not guessed: an interval that needs more samples than there are has NaN bounds and a
-`note` with the reason, so that one empty group (a wall nobody attempted) does not lose the rest of a report.
+What cannot be had is said, not guessed: an interval that needs more samples than there are has NaN bounds and
+a `note` with the reason, so that one empty group (a wall nobody attempted) does not cost the whole report.
 Input that is wrong rather than short (NaN among the samples, pairs of unequal length) raises `InvalidInput`.
 """
 
@@ -138,9 +138,9 @@ def iqm_interval(
     """Interquartile mean over all runs of all tasks, with a stratified percentile-bootstrap interval.
 
     `strata`: scores `[runs]` of one task, an array `[runs, tasks]`, or a mapping task -> scores, in which
-    tasks may differ in their number of runs. Runs are resampled within each task, never across, so the interval
-    is about other seeds on the same tasks. A task with a single run cannot be resampled: NaN bounds, and a note
-    that names it. Scores of different tasks should be on one scale. Cost: resamples x scores.
+    tasks may differ in their number of runs. Runs are resampled within each task, never across, so the
+    interval is about other seeds on the same tasks. A task with a single run cannot be resampled: NaN bounds,
+    and a note that names it. Scores of different tasks should be on one scale. Cost: resamples x scores.
     """
     _check_level(level)
     groups = _strata(strata)
@@ -190,16 +190,14 @@ def spearman_interval(
 ) -> Interval:
     """`spearman` with a percentile-bootstrap interval that resamples whole clusters.
 
-    `cluster [n]`: samples with the same label share their luck (six tasks on one board) and are drawn together;
-    None when samples are independent. Cost: one sort, then resamples x n.
+    `cluster [n]`: samples with the same label share their luck (six tasks on one board) and are drawn
+    together; None when samples are independent. Cost: one sort, then resamples x n.
     """
     xs, ys = _vector("x", x), _vector("y", y)
     _check_same_length("x", xs, "y", ys)
     cx, cy = _codes(xs), _codes(ys)
     reason = "a rank correlation needs two or more different values on both sides"
-    return _cluster_bootstrap(
-        lambda w: _spearman(cx, cy, w), xs.size, cluster, level, resamples, seed, reason
-    )
+    return _cluster_bootstrap(lambda w: _spearman(cx, cy, w), xs.size, cluster, level, resamples, seed, reason)
 
 
 def auroc(score: ArrayLike, positive: ArrayLike) -> float:
@@ -223,16 +221,14 @@ def auroc_interval(
     _check_same_length("score", xs, "positive", labels)
     codes = _codes(xs)
     reason = "an AUROC needs at least one positive and one negative"
-    return _cluster_bootstrap(
-        lambda w: _auroc(codes, labels, w), xs.size, cluster, level, resamples, seed, reason
-    )
+    return _cluster_bootstrap(lambda w: _auroc(codes, labels, w), xs.size, cluster, level, resamples, seed, reason)
 
 
 _Codes = tuple[NDArray[np.intp], int]
 
 
 def _codes(x: NDArray[np.float64]) -> _Codes:
-    """Each sample's index among the sorted distinct values, and their number. One sort serves all resamples."""
+    """Each sample's index among the sorted distinct values, and their number: one sort for all resamples."""
     values, inverse = np.unique(x, return_inverse=True)
     return inverse, values.size
 
@@ -271,7 +267,7 @@ def _cluster_bootstrap(
     seed: int,
     reason: str,
 ) -> Interval:
-    """Percentile interval of a statistic of multiplicities `[n]`; resamples without an answer are left out."""
+    """Percentile interval of a statistic of multiplicities `[n]`; resamples without an answer are skipped."""
     _check_level(level)
     labels = np.arange(n) if cluster is None else np.asarray(cluster)
     if labels.shape != (n,):
@@ -325,9 +321,7 @@ def _vector(name: str, x: ArrayLike) -> NDArray[np.float64]:
         raise InvalidInput(f"{name} must be one-dimensional, got shape {array.shape}")
     if not np.isfinite(array).all():
         bad = int(np.count_nonzero(~np.isfinite(array)))
-        raise InvalidInput(
-            f"{name} must be finite, got {bad} NaN or infinite of {array.size}; leave them out"
-        )
+        raise InvalidInput(f"{name} must be finite, got {bad} NaN or infinite of {array.size}; leave them out")
     return array
 
 
