@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from uvax.envs.go_to_door import MIN_SIZE, OPEN, WALLS, GoToDoor, State, in_front
+from uvax.envs.go_to_door import MIN_SIZE, OPEN, WALLS, GoToDoor, State, check_range, in_front
 from uvax.errors import InvalidInput
 
 UNREACHABLE = 2**20  # poses in walls, and every pose when the target is not on the board
@@ -139,6 +139,9 @@ def _renewal(
 
     M_t = sum_{k=1}^t h_k gamma^(k-1) (1 + gamma M_{t-k}), where h_k is the share of poses with cost k.
     """
+    check_range("horizon", horizon, 0, UNREACHABLE)
+    if not 0 <= gamma <= 1:
+        raise InvalidInput(f"gamma must be a number from 0 to 1, got {gamma}")
     cost = distances(state, grid=grid) + 1
     k = jnp.arange(1, horizon + 1)
     interior = _interior(state, grid)
@@ -148,7 +151,7 @@ def _renewal(
 
     def advance(past: Float[Array, " horizon"], t: Int[Array, ""]) -> tuple[Array, Array]:
         now = jnp.sum(jnp.where(k <= t, gain * (1 + gamma * past), 0.0))
-        return jnp.roll(past, 1).at[0].set(now), now
+        return jnp.concatenate([now[None], past])[:horizon], now
 
     _, means = jax.lax.scan(advance, jnp.zeros(horizon), k)
     return cost, jnp.concatenate([jnp.zeros(1), means])
