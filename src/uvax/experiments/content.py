@@ -86,16 +86,32 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """An image, PNG in base64."""
+
+    id: str
+    title: str
+    png: str
+    width: int
+    height: int
+    alt: str
+    caption: str = ""
+
+
+Item = str | Table | Chart | Figure | Picture
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the report: a heading, words, and what is to be seen in order.
 
-    `summary` is the one sentence that the top of the page repeats; `items` are paragraphs (str), tables, charts and
-    figures. `rows` are the ids of the trials that it is made from.
+    `summary` is the one sentence that the top of the page repeats; `items` are paragraphs (str), tables, charts,
+    figures and pictures. `rows` are the ids of the trials that it is made from.
     """
 
     id: str
     title: str
-    items: Sequence["str | Table | Chart | Figure"]
+    items: Sequence[Item]
     summary: str = ""
     rows: Sequence[str] = field(default_factory=tuple)
 

@@ -21,6 +21,7 @@ Progress = Callable[[float, str], None]  # share done, and a few words
 KINDS = {
     "task_rejection": "uvax.experiments.trial:perform",
     "step_time": "uvax.experiments.timing:perform",
+    "board": "uvax.experiments.board:perform",
 }
 
 
@@ -64,7 +65,10 @@ def collect_job(size: int, *, preset: str, folder: Path, work: Path, seed: int =
 
 def perform(job: Job, progress: Progress) -> dict[str, Any] | None:
     """Do the job here and now. A trial's row is returned, not stored; a collection returns None."""
-    return _collect(job, progress) if job.task == "collect" else _trial(job, progress)
+    if job.task == "collect":
+        _collect(job, progress)
+        return None
+    return _trial(job, progress)
 
 
 def finish(job: Job) -> None:
@@ -82,8 +86,14 @@ def _trial(job: Job, progress: Progress) -> dict[str, Any]:
     run = getattr(importlib.import_module(module), name)
     data = None if payload["data"] is None else Path(payload["data"])
     row = trial.row(run(trial.config, trial.seed, data=data, work=Path(job.work), progress=progress))
-    row["provenance"]["command"] = payload["command"]
+    row["provenance"] |= {"command": payload["command"], "device": _device()}
     return row
+
+
+def _device() -> str:
+    import jax
+
+    return jax.devices()[0].device_kind
 
 
 def _collect(job: Job, progress: Progress) -> None:

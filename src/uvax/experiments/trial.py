@@ -103,10 +103,10 @@ def run_trial(
     tell = progress or _silent
 
     def score(estimator: Any, state: PyTree, step: int) -> dict[str, float]:
-        numbers = evaluate(
+        found = evaluate(
             estimator, state, env, key=key, episodes=config["evaluation_episodes"], reject=config["reject"]
         )
-        numbers = {name: float(value) for name, value in jax.device_get(numbers).items()}
+        numbers = {name: float(value) for name, value in jax.device_get(found).items()}
         tell(step / config["steps"], f"step {step:,} of {config['steps']:,}, return {numbers['return']:.2f}")
         return numbers
 

@@ -1,0 +1,176 @@
+"""From rows to numbers: which rows belong together, and what is said about them."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from uvax.evaluation.statistics import Interval, mean_interval
+from uvax.experiments.content import Cell, Series
+from uvax.experiments.paper import METHODS, label
+from uvax.experiments.presets import PRESETS, preset_hyperparameters
+from uvax.experiments.rows import trial_id
+
+Row = Mapping[str, Any]
+
+
+def of_experiment(rows: Iterable[Row], name: str) -> tuple[list[Row], list[str]]:
+    """The rows of an experiment at its largest preset, and a sentence for what is left out.
+
+    Rows of different presets are different experiments: a smoke run must not be averaged into a table.
+    """
+    own = [row for row in rows if row["experiment"] == name]
+    presets = list(dict.fromkeys(row["config"].get("preset") for row in own))
+    if len(presets) < 2:
+        return own, []
+    order = list(PRESETS)
+    largest = max(presets, key=lambda p: order.index(p) if p in order else -1)
+    kept = [row for row in own if row["config"].get("preset") == largest]
+    others = ", ".join(f"{sum(r['config'].get('preset') == p for r in own)} of {p}" for p in presets if p != largest)
+    return kept, [f"Rows of the preset {largest} are shown; there are also {others}."]
+
+
+def cells(rows: Sequence[Row], *names: str) -> tuple[dict[tuple[Any, ...], list[Row]], list[str]]:
+    """Rows by the values of `names` in their configuration, one configuration each.
+
+    Where a cell has rows of several configurations (numbers were tuned between runs), the one with the most seeds is
+    taken, of equals the newest, and a sentence says so.
+    """
+    groups: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
+    for row in rows:
+        key = tuple(config_value(row["config"], name) for name in names)
+        groups.setdefault(key, {}).setdefault(trial_id("", row["config"], 0), []).append(row)
+    chosen, notes = {}, []
+    for key, configurations in groups.items():
+        best = max(configurations.values(), key=lambda rs: (len(rs), max(r["provenance"]["finished"] for r in rs)))
+        chosen[key] = sorted(best, key=lambda r: r["seed"])
+        if dropped := sum(map(len, configurations.values())) - len(best):
+            where = ", ".join(f"{n} {v}" for n, v in zip(names, key, strict=True))
+            notes.append(f"For {where}, {dropped} rows of other configurations are left out.")
+    return chosen, notes
+
+
+def config_value(config: Mapping[str, Any], name: str) -> Any:
+    """A setting of a trial, or a hyperparameter of its method."""
+    return config[name] if name in config else (config.get("hyperparameters") or {}).get(name)
+
+
+def numbers(rows: Iterable[Row], *path: str) -> list[float]:
+    """The number at result[path...] of every row that has it."""
+    found = []
+    for row in rows:
+        value: Any = row["result"]
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            found.append(float(value))
+    return found
+
+
+def over_seeds(rows: Iterable[Row], *path: str) -> Interval:
+    """Mean over seeds with the 90% Student-t interval of the paper's tables."""
+    return mean_interval(numbers(rows, *path))
+
+
+def plus_minus(interval: Interval, digits: int = 2) -> str:
+    """'10.54 ± .03' as the paper prints it; without an interval the mean alone, '–' for nothing."""
+    if math.isnan(interval.estimate):
+        return "–"
+    mean = f"{interval.estimate:.{digits}f}"
+    if math.isnan(interval.low):
+        return mean
+    half = f"{interval.half_width:.{digits}f}"
+    return f"{mean} ± {half.removeprefix('0')}"
+
+
+def interval_cell(interval: Interval, *, mark: str = "", extra: str = "") -> Cell:
+    """A cell with mean and interval."""
+    if math.isnan(interval.estimate):
+        return Cell("–", None, "missing", interval.note)
+    seeds = f"{interval.n} seed{'s' if interval.n != 1 else ''}"
+    return Cell(plus_minus(interval), interval.estimate, mark, f"{seeds}{'; ' + extra if extra else ''}")
+
+
+def share(value: float) -> str:
+    """A share as a percentage."""
+    return "–" if math.isnan(value) else f"{value:.1%}"
+
+
+def mean_curve(rows: Sequence[Row], column: str, name: str, **style: Any) -> Series | None:
+    """A column of the learning curves, averaged over seeds, with the 90% interval as its band."""
+    curves = [row["result"]["curve"] for row in rows if (row["result"].get("curve") or {}).get(column)]
+    if not curves:
+        return None
+    steps = sorted(set.intersection(*(set(curve["step"]) for curve in curves)))
+    table = [dict(zip(curve["step"], curve[column], strict=True)) for curve in curves]
+    points = [[t[step] for t in table if t[step] is not None] for step in steps]
+    intervals = [mean_interval(np.asarray(values, np.float64)) for values in points]
+    return interval_series(name, steps, intervals, markers=False, **style)
+
+
+def interval_series(name: str, x: Sequence[Any], intervals: Sequence[Interval], **style: Any) -> Series:
+    """A line through estimates, its band their intervals."""
+    low, high = [_finite(i.low) for i in intervals], [_finite(i.high) for i in intervals]
+    band = any(v is not None for v in low)
+    estimates = [_finite(i.estimate) for i in intervals]
+    return Series(name, list(x), estimates, low if band else None, high if band else None, **style)
+
+
+def ordered_methods(methods: Iterable[str]) -> list[str]:
+    """Methods in the order of the paper's table, others after them."""
+    present = set(methods)
+    return [m for m in METHODS if m in present] + sorted(present - set(METHODS))
+
+
+def colour_of(method: str) -> int:
+    """A method has one colour in every figure."""
+    return METHODS.index(method) if method in METHODS else len(METHODS)
+
+
+def changes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyperparameters that differ from the preset's."""
+    if config.get("preset") not in PRESETS or "hyperparameters" not in config:
+        return {}
+    usual = preset_hyperparameters(config["preset"], config["method"])
+    given = config["hyperparameters"]
+    return {name: value for name, value in given.items() if usual.get(name) != value}
+
+
+def describe_config(config: Mapping[str, Any]) -> str:
+    """A configuration in a line, for provenance."""
+    hyper = config.get("hyperparameters") or {}
+    parts = [f"{name} {hyper[name]}" for name in ("width", "heads", "members", "batch_size") if hyper.get(name)]
+    if config.get("steps"):
+        parts.append(f"{config['steps']:,} steps")
+    return ", ".join(parts)
+
+
+def best_of(values: Mapping[str, Interval], *, higher: bool = True) -> set[str]:
+    """The best mean and those whose intervals overlap its: what the paper prints in bold."""
+    known = {name: v for name, v in values.items() if not math.isnan(v.estimate)}
+    if not known:
+        return set()
+    sign: Callable[[float], float] = (lambda x: x) if higher else (lambda x: -x)
+    top = max(known, key=lambda name: sign(known[name].estimate))
+    if math.isnan(known[top].low):
+        return {top}
+
+    def overlaps(v: Interval) -> bool:
+        low, high = (v.low, v.high) if not math.isnan(v.low) else (v.estimate, v.estimate)
+        return high >= known[top].low and low <= known[top].high
+
+    return {name for name, v in known.items() if name == top or overlaps(v)}
+
+
+def title_of(trial: Any) -> str:
+    """A trial in a few words."""
+    config = trial.config
+    different = ", ".join(f"{name}={value}" for name, value in changes(config).items())
+    size = f"size {config['size']}, " if "size" in config else ""
+    method = label(str(config.get("method", config.get("kind"))))
+    return f"{method}{f' ({different})' if different else ''}, {size}seed {trial.seed}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,95 @@
+"""What an experiment is: settings -> trials -> rows -> a section with tables and figures."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvax.errors import InvalidInput, unknown_name
+from uvax.estimators import METHODS
+from uvax.experiments.content import Section
+from uvax.experiments.rows import Trial
+
+Row = dict[str, Any]
+
+# name -> module and what it reproduces; a module has `EXPERIMENT`, or a `main(argv)` of its own, and `section(rows)`
+MODULES = {
+    "table1": ("uvax.experiments.table1", "Table 1: task rejection, seven methods, sizes 5 to 10"),
+    "width": ("uvax.experiments.width", "Figure 'gotodoor' (a): return against network width"),
+    "runtime": ("uvax.experiments.runtime", "Figure 'gotodoor' (b): time of ensembles and of UVU"),
+    "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
+    "search": ("uvax.experiments.search", "Table 'hpsearchspace': the search for hyperparameters"),
+    "ablation": ("uvax.experiments.ablation", "heads and members, bootstrapping, normalisation, rejections"),
+    "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run of an experiment is told; None: the experiment's own choice for the preset."""
+
+    preset: str = "cpu"
+    sizes: tuple[int, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    seeds: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and self.seeds < 1:
+            raise InvalidInput(f"seeds is {self.seeds}; expected the number of seeds, at least 1")
+        for size in self.sizes or ():
+            if size < 5:
+                raise InvalidInput(f"sizes holds {size}; expected sizes of at least 5 (the paper: 5 to 10)")
+        for method in self.methods or ():
+            if method not in METHODS:
+                raise unknown_name("method", method, METHODS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What an experiment covers, with every choice made."""
+
+    preset: str
+    sizes: tuple[int, ...]
+    methods: tuple[str, ...]
+    seeds: int
+
+    def with_settings(self, settings: Settings) -> "Scope":
+        return Scope(
+            preset=settings.preset,
+            sizes=settings.sizes or self.sizes,
+            methods=settings.methods or self.methods,
+            seeds=settings.seeds or self.seeds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One table or figure.
+
+    `trials(scope, datasets, rows)` lists all trials it wants now: `datasets` maps sizes to checksums, `rows` are its
+    own so far. It is asked again when they are done, so that a search can look at its first results; it must want
+    the same trials given the same rows. `exclusive` trials run one at a time with the whole machine (timing).
+    """
+
+    name: str
+    scope: Callable[[str], Scope]  # preset -> defaults
+    trials: Callable[[Scope, Mapping[int, str], Sequence[Row]], list[Trial]]
+    section: Callable[[Sequence[Row]], Section | None]
+    needs_data: bool = True
+    exclusive: bool = False
+    notes: Callable[[Scope], list[str]] = field(default=lambda scope: [])  # what to know before it runs
+
+
+def names() -> list[str]:
+    """The experiments that are there."""
+    return list(MODULES)
+
+
+def module(name: str) -> Any:
+    """The module of an experiment; an unknown name lists the known ones."""
+    if name not in MODULES:
+        raise unknown_name("experiment", name, MODULES)
+    try:
+        return importlib.import_module(MODULES[name][0])
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"experiment {name!r} needs {error.name}, which is not installed") from error

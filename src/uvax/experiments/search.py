@@ -1,0 +1,214 @@
+"""Table "hpsearchspace": the search for hyperparameters, on size 10 as in the paper.
+
+The paper's grid is the product of its axes. The reduced search varies one axis at a time around the preset's setting
+with two seeds. Either way the first seed goes through all settings, and the others only through those that can still
+win: settings whose first score is less than `HOPELESS` of the method's best one are not tried again. That cannot
+change the best setting's own numbers, which always come from all seeds; it can only miss a setting whose first seed
+was unlucky by more than the margin.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from uvax.estimators import METHODS as KNOWN
+from uvax.experiments import analysis, paper
+from uvax.experiments.analysis import Row
+from uvax.experiments.content import Cell, Chart, Section, Table
+from uvax.experiments.experiment import Experiment, Scope
+from uvax.experiments.presets import preset_hyperparameters
+from uvax.experiments.rows import Trial
+from uvax.experiments.trial import trial_config
+
+NAME = "search"
+HOPELESS = 0.8
+
+# The axes of the paper's table, and one of ours: the paper mentions no scale of intrinsic rewards, and it matters.
+AXES: dict[str, tuple[float, ...]] = {
+    "learning_rate": paper.RATES,
+    "prior_scale": paper.PRIOR_SCALES,
+    "rnd_learning_rate": paper.RATES,
+    "uvu_learning_rate": paper.RATES,
+    "intrinsic_scale": (1.0, 10.0, 100.0, 1000.0),
+}
+_SMOKE = {name: (values[-3], values[-2]) for name, values in AXES.items()}
+_METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
+
+
+def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
+    """The axes that a method is searched along. UVU's prior_scale is none of the paper's and stays what it is."""
+    fields = {f.name for f in dataclasses.fields(KNOWN[method][0])}
+    table = _SMOKE if preset == "smoke" else AXES
+    return {
+        name: values
+        for name, values in table.items()
+        if name in fields and (name != "prior_scale" or method.startswith("bdqnp"))
+    }
+
+
+def settings(method: str, preset: str) -> list[dict[str, float]]:
+    """Changes to the preset, each a setting to try: the whole grid for `paper`, one axis at a time otherwise."""
+    along = axes(method, preset)
+    if preset == "paper":
+        return [dict(zip(along, values, strict=True)) for values in itertools.product(*along.values())]
+    usual = preset_hyperparameters(preset, method)
+    found: list[dict[str, float]] = [{}]
+    for name, values in along.items():
+        found += [{name: value} for value in values if value != usual[name]]
+    return found
+
+
+def scope(preset: str) -> Scope:
+    if preset == "smoke":
+        return Scope(preset=preset, sizes=(5,), methods=("dqn", "uvu"), seeds=2)
+    return Scope(preset=preset, sizes=(10,), methods=_METHODS, seeds=2)
+
+
+def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> list[Trial]:
+    """The first seed of every setting; when a method's are all there, the other seeds of those that can win."""
+    scores = {row["trial_id"]: score(row) for row in rows}
+    first, later = [], []
+    for size, method in itertools.product(scope.sizes, scope.methods):
+        configs = [
+            trial_config(method, size, datasets[size], preset=scope.preset, hyperparameters=setting)
+            for setting in settings(method, scope.preset)
+        ]
+        beginning = [Trial(NAME, config, 0) for config in configs]
+        first += beginning
+        if all(trial.id in scores for trial in beginning):
+            bar = HOPELESS * max(scores[trial.id] for trial in beginning)
+            hopeful = [c for c, trial in zip(configs, beginning, strict=True) if scores[trial.id] >= bar]
+            later += [Trial(NAME, config, seed) for seed in range(1, scope.seeds) for config in hopeful]
+    return first + later
+
+
+def score(row: Row) -> float:
+    """What the search maximises: the best evaluation. Training that diverged before the first one scores least."""
+    best = row["result"].get("best") or {}
+    value = best.get("return")
+    return -math.inf if value is None else float(value)
+
+
+def section(rows: Sequence[Row]) -> Section | None:
+    own, notes = analysis.of_experiment(rows, NAME)
+    if not own:
+        return None
+    usable = [row for row in own if math.isfinite(score(row))]
+    methods = analysis.ordered_methods(row["config"]["method"] for row in own)
+    best_rows = {m: _best(usable, m) for m in methods}
+    table = _winners(own, methods, best_rows)
+    preset = own[0]["config"]["preset"]
+    how = (
+        "The whole grid of the paper, "
+        if preset == "paper"
+        else "A reduced search: one axis at a time around the preset's setting, the others held fixed, "
+    )
+    introduction = (
+        f"{how}{len({row['seed'] for row in own})} seeds. After the first seed, settings below {HOPELESS:.0%} of the "
+        "method's best score are not tried again. A method's best setting here is the best of those tried, no more."
+    )
+    charts = [chart for name in AXES if (chart := _axis_chart(usable, methods, name)) is not None]
+    return Section(
+        NAME,
+        'Search for hyperparameters (Table "hpsearchspace")',
+        [introduction, *notes, table, *charts],
+        summary="",
+        rows=[row["trial_id"] for row in own],
+    )
+
+
+def _groups(rows: Sequence[Row], method: str) -> dict[str, list[Row]]:
+    """Rows of a method by setting."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["config"]["method"] == method:
+            key = ", ".join(f"{k} {v:g}" for k, v in _setting(row["config"]).items()) or "the preset's"
+            groups.setdefault(key, []).append(row)
+    return groups
+
+
+def _setting(config: Mapping[str, Any]) -> dict[str, float]:
+    """The values on the search's axes that differ from the preset's."""
+    return {name: value for name, value in analysis.changes(config).items() if name in AXES}
+
+
+def _best(rows: Sequence[Row], method: str) -> tuple[str, list[Row]] | None:
+    groups = _groups(rows, method)
+    if not groups:
+        return None
+    most = max(len({r["seed"] for r in group}) for group in groups.values())
+    whole = {key: group for key, group in groups.items() if len({r["seed"] for r in group}) == most}
+    key = max(whole, key=lambda k: analysis.over_seeds(whole[k], "best", "return").estimate)
+    return key, whole[key]
+
+
+def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tuple[str, list[Row]] | None]) -> Table:
+    body: list[list[Cell | str]] = []
+    for method in methods:
+        groups = _groups(rows, method)
+        diverged = sum(not str(row["result"]["status"]).startswith("finished") for g in groups.values() for row in g)
+        usual = analysis.over_seeds(groups.get("the preset's", []), "best", "return")
+        found = best[method]
+        body.append(
+            [
+                paper.label(method),
+                Cell(str(len(groups)), len(groups)),
+                found[0] if found else "–",
+                analysis.interval_cell(analysis.over_seeds(found[1] if found else [], "best", "return")),
+                analysis.interval_cell(usual),
+                Cell(str(diverged), diverged),
+            ]
+        )
+    return Table(
+        id="search-best",
+        title="Best settings found",
+        columns=["method", "settings tried", "best setting", "return", "preset's return", "diverged"],
+        rows=body,
+        caption="Return: best evaluation, mean over seeds. The best of several settings is flattered by luck, the more "
+        "so the more settings were tried.",
+    )
+
+
+def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart | None:
+    """Return along one axis, the other hyperparameters being the preset's."""
+    series = []
+    for method in methods:
+        along: dict[float, list[Row]] = {}
+        for row in rows:
+            config = row["config"]
+            if config["method"] == method and axis in config["hyperparameters"] and not set(_setting(config)) - {axis}:
+                along.setdefault(config["hyperparameters"][axis], []).append(row)
+        if len(along) > 1 and axis in axes(method, rows[0]["config"]["preset"]):
+            values = sorted(along)
+            intervals = [analysis.over_seeds(along[v], "best", "return") for v in values]
+            series.append(
+                analysis.interval_series(paper.label(method), values, intervals, colour=analysis.colour_of(method))
+            )
+    if not series:
+        return None
+    words = axis.replace("_", " ")
+    return Chart(
+        id=f"search-{axis.replace('_', '-')}",
+        title=f"Return against {words}",
+        x_label=words,
+        y_label="mean return, best evaluation",
+        series=series,
+        log_x=True,
+        y_from_zero=True,
+        alt=f"Mean return of the best evaluation against {words} on a logarithmic axis, a line for each method.",
+        caption="All other hyperparameters are the preset's. Bands: 90% intervals where there are two seeds.",
+    )
+
+
+def notes(scope: Scope) -> list[str]:
+    count = sum(len(settings(method, scope.preset)) for method in scope.methods)
+    how = "the whole grid" if scope.preset == "paper" else "one axis at a time around the preset, a reduced search"
+    return [
+        f"{count} settings ({how}); after the first seed, only those within {HOPELESS:.0%} of a method's best go on, "
+        "so that fewer trials may be needed than listed, or more than are listed now."
+    ]
+
+
+EXPERIMENT = Experiment(name=NAME, scope=scope, trials=trials, section=section, notes=notes)
