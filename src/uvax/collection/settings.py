@@ -73,7 +73,7 @@ class CollectionSettings:
 PRESETS = ("smoke", "cpu", "paper")
 
 # Thousands of updates of the cpu preset for sizes 5, 6, ...; see docs/collection.md for what each reaches.
-_CPU_UPDATES = (20, 40, 60, 80, 100, 120)
+_CPU_UPDATES = (20, 80, 140, 200, 300, 400)
 
 
 def preset_settings(preset: str, *, size: int) -> CollectionSettings:
@@ -87,4 +87,6 @@ def preset_settings(preset: str, *, size: int) -> CollectionSettings:
         return CollectionSettings(steps=4_000, environments=8, learning_starts=200, dqn=dqn)
     updates = 1_000 * _CPU_UPDATES[min(size - MIN_SIZE, len(_CPU_UPDATES) - 1)]
     dqn = DQN(width=128, batch_size=256, learning_rate=1e-3, target_period=128)
-    return CollectionSettings(steps=16 * updates, environments=16, dqn=dqn)
+    if size == MIN_SIZE:
+        return CollectionSettings(steps=16 * updates, environments=16, dqn=dqn)
+    return CollectionSettings(steps=16 * updates, environments=16, epsilon_decay=0.4, curriculum=0.4, dqn=dqn)
