@@ -160,17 +160,14 @@ def _open(path: Path, kind: str, *, mmap: bool) -> Any:
             raise InvalidInput(f"{path} is a folder; a uvax {kind} is one file: give its path")
         if not stat.S_ISREG(info.st_mode):  # opening a named pipe would wait for ever
             raise InvalidInput(f"{path} is not a regular file; a uvax {kind} was expected there")
+        if info.st_size == 0:
+            raise DamagedFile(f"{path} is empty; a uvax {kind} was expected: make or copy it again")
         with open(path, "rb") as file:
-            buffer = mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_READ) if mmap else file.read()
+            return mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_READ) if mmap else file.read()
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}; a uvax {kind} was expected there") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {reason(error)}") from error
-    except ValueError:  # an empty file cannot be mapped
-        buffer = b""
-    if len(buffer) == 0:
-        raise DamagedFile(f"{path} is empty; a uvax {kind} was expected: make or copy it again")
-    return buffer
 
 
 def _parse(buffer: Any, path: Path, kind: str) -> tuple[list[_Entry], dict[str, str], int]:

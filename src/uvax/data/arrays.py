@@ -54,7 +54,9 @@ def from_arrays(
         "action": _actions(action),
         "reward": _as_float32("reward", reward),
     }
-    n = len(columns["action"]) if columns["action"].ndim else 0
+    if columns["action"].ndim != 1:
+        raise InvalidInput(f"action must have shape [N], got {list(columns['action'].shape)}")
+    n = len(columns["action"])
     columns["task"] = np.zeros((n, 0), np.float32) if task is None else _numbers("task", task)
     if discount is not None:
         columns["discount"] = _as_float32("discount", discount)
@@ -63,6 +65,10 @@ def from_arrays(
         columns[name] = np.zeros(n, bool) if flag is None else _mask(name, flag)
     if next_obs is not None:
         columns["next_obs"] = _numbers("next_obs", next_obs)
+        if columns["next_obs"].dtype != columns["obs"].dtype:
+            common = np.promote_types(columns["obs"].dtype, columns["next_obs"].dtype)
+            for name in ("obs", "next_obs"):
+                columns[name] = _numbers(name, columns[name].astype(common))
     for name, column in columns.items():
         if column.ndim == 0 or len(column) != n:
             raise InvalidInput(f"{name} must have {n} rows like action, got shape {list(column.shape)}")

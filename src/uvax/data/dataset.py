@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 
 import uvax
 from uvax import storage
@@ -48,7 +48,7 @@ class Dataset:
 
     obs: Shaped[np.ndarray, "N D"]
     task: Shaped[np.ndarray, "N Z"]
-    action: Int[np.ndarray, " N"]
+    action: Integer[np.ndarray, " N"]
     reward: Float[np.ndarray, " N"]
     terminated: Bool[np.ndarray, " N"]
     truncated: Bool[np.ndarray, " N"]

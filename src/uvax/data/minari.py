@@ -4,6 +4,7 @@ A Minari episode of L steps has L + 1 observations, so nothing is lost in either
 step is the last observation, whether the episode terminated, was truncated, or was merely cut off.
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Column = str | Callable[["EpisodeData"], ArrayLike] | None
 
-_ARROW_BATCH = 131_072  # Minari reads one Arrow record batch per episode, and pyarrow makes none larger than this
+_ARROW_ROWS = 32_768  # Minari takes one Arrow record batch per episode, and pyarrow reads none with more rows
 
 
 def from_minari(
@@ -59,16 +60,21 @@ def from_minari(
         raise InvalidInput(f"the episodes of Minari dataset {source.id} differ in shape: {error}") from None
     columns["action"] = columns["action"] - first_action
     ours = _ours(source)
-    for name, dtype in ours.get("dtypes", {}).items():
-        columns[name] = columns[name].astype(dtype)
-    header = ours.get("header") or {
+    dtypes = ours.get("dtypes", {})
+    if "task" not in columns and "task" in dtypes:
+        columns["task"] = np.zeros((steps, 0), np.float32)
+    for name, given in {"obs": obs, "next_obs": obs, "task": task, "action": None, "discount": None}.items():
+        if name in dtypes and name in columns and given is None:
+            columns[name] = columns[name].astype(dtypes[name])
+    if "discount" not in dtypes:  # somebody else's discount may mean anything
+        columns.pop("discount", None)
+    header = {
         "created_by": "uvax.from_minari",
         "environment": _environment(source),
         "collection": {"minari": source.id, "algorithm": source.storage.metadata.get("algorithm_name")},
     }
-    if "discount" not in ours.get("dtypes", {}):
-        columns.pop("discount", None)
-    return from_arrays(**columns, num_actions=num_actions, header=header)
+    data = from_arrays(**columns, num_actions=num_actions, header=header)
+    return dataclasses.replace(data, header=ours["header"]) if "header" in ours else data
 
 
 def to_minari(
@@ -89,9 +95,9 @@ def to_minari(
         raise InvalidInput(f"backend must be 'hdf5' or 'arrow', got {backend!r}")
     _check_continuous(data)
     longest = max(s.stop - s.start for s in data.episodes())
-    if backend == "arrow" and longest >= _ARROW_BATCH:
+    if backend == "arrow" and longest >= _ARROW_ROWS:
         raise InvalidInput(
-            f"Minari's arrow backend cannot read episodes of {_ARROW_BATCH:,} steps or more back, and the longest here"
+            f"Minari's arrow backend cannot read episodes of {_ARROW_ROWS:,} steps or more back, and the longest here"
             f" has {longest:,}; use backend='hdf5'"
         )
     path = get_dataset_path(dataset_id)
@@ -143,10 +149,11 @@ def _import() -> Any:
 def _open(minari: Any, dataset: Any, download: bool) -> "minari.MinariDataset":
     if isinstance(dataset, minari.MinariDataset):
         return dataset
+    if not isinstance(dataset, os.PathLike):
+        _check_id(dataset)
     try:
         if isinstance(dataset, os.PathLike):
             return minari.MinariDataset(os.fspath(dataset))
-        _check_id(dataset)
         return minari.load_dataset(dataset, download=download)
     except FileNotFoundError:
         known = sorted(minari.list_local_datasets())
