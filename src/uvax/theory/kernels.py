@@ -46,7 +46,7 @@ def kernels(
         >>> x = np.array([[1.0, 0.0], [2.0, 0.0]])
         >>> nngp, ntk = kernels(x, x, depth=1, sigma_w=2**0.5, sigma_b=0.0, nonlinearity="relu")
         >>> ntk.round(6).tolist()
-        [[1.0, 2.0], [2.0, 4.0]]
+        [[2.0, 4.0], [4.0, 8.0]]
 
     `functools.partial(kernels, depth=1, ...)` is a kernel for `td_posterior` and `stability`.
     """

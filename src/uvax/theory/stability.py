@@ -141,7 +141,7 @@ def _spectrum(
 ) -> tuple[np.ndarray, np.ndarray, bool]:
     """Eigenvalues sorted by real part, right eigenvectors of the first `modes`, and whether these are all."""
     n = len(a)
-    if n <= max(limit, 64):
+    if n <= max(limit, spectrum.SMALL):
         values, vectors = scipy.linalg.eig(a)
         order = np.lexsort((values.imag, values.real))
         return values[order], vectors[:, order[:modes]], True
@@ -222,7 +222,7 @@ def _sentence(
         )
     if kind == "diverges":
         worst = decision.leftmost if decision.leftmost is not None else complex(eigenvalues[0])
-        return f"TD diverges: an error grows like exp({-worst.real:.3g} t) (eigenvalue {worst:.3g} of Delta)."
+        return f"TD diverges: errors grow at least like exp({-worst.real:.3g} t) (eigenvalue {worst:.3g} of Delta)."
     if kind == "diverges_at_rate":
         return (
             f"TD by gradient descent diverges at learning rate {learning_rate:.3g}, although gradient flow converges."

@@ -69,7 +69,7 @@ class TDPosterior(Gaussian):
         return np.asarray(x, dtype=np.float64) - self.gamma * following
 
     def uvu_error(self) -> Gaussian:
-        """Law of UVU's error u - g: N(0, 2 cov). Half its square averages `variance` (Corollary `thm:prediction_error`).
+        """Law of UVU's error u - g, N(0, 2 cov); half its square averages `variance` (Cor. `thm:prediction_error`).
 
         Holds at every time, not only in the limit: the error follows the same dynamics without a reward.
         """
