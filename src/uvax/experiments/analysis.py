@@ -137,12 +137,15 @@ def changes(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if usual.get(name) != value}
 
 
-def describe_config(config: Mapping[str, Any]) -> str:
-    """A configuration in a line, for provenance."""
-    hyper = config.get("hyperparameters") or {}
-    parts = [f"{name} {hyper[name]}" for name in ("width", "heads", "members", "batch_size") if hyper.get(name)]
-    if config.get("steps"):
-        parts.append(f"{config['steps']:,} steps")
+def describe_scale(rows: Iterable[Row]) -> str:
+    """How large the trials are, in a line: 'width 128, heads 64, batch 256, 20,000 steps'."""
+    configs = [row["config"] for row in rows]
+    parts = []
+    for name, word in (("width", "width"), ("heads", "heads"), ("batch_size", "batch"), ("steps", "")):
+        values = sorted({v for config in configs if isinstance(v := config_value(config, name), int)})
+        if values:
+            numbers = " and ".join(f"{v:,}" for v in values)
+            parts.append(f"{word} {numbers}" if word else f"{numbers} steps")
     return ", ".join(parts)
 
 

@@ -51,7 +51,7 @@ class Series:
     high: Sequence[Number] | None = None
     dashed: bool = False
     markers: bool = True
-    colour: int | None = None  # index into the palette; None: by order
+    colour: int | str | None = None  # index into the palette, or '#rrggbb'; None: by order
     group: str = ""  # on the page a chart with groups shows one at a time, chosen from a list
 
 

@@ -1,0 +1,202 @@
+"""Charts drawn twice from one description: as plotly data for the page, and by matplotlib for print."""
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from uvax.experiments.content import Chart, Figure, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+# One colour for each method of the paper's table, then oracle and random. They differ in lightness as well as hue,
+# and lines have markers of their own, so that a print in grey can be read.
+PALETTE = ("#8c8c8c", "#7db8e8", "#3b82d0", "#1d5bb5", "#e0a11b", "#c9640d", "#d4266b", "#2e9e6b", "#9a7bd0")
+_MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "circle-open", "square-open")
+_MATPLOTLIB_MARKERS = ("o", "s", "D", "^", "P", "X", "*", "o", "s")
+
+
+def colour(series: Series, index: int) -> str:
+    """The colour of a series, by its own choice or by its place."""
+    if isinstance(series.colour, str):
+        return series.colour
+    return PALETTE[(index if series.colour is None else series.colour) % len(PALETTE)]
+
+
+def groups(chart: Chart) -> list[str]:
+    """The groups of a chart's series, in order."""
+    return list(dict.fromkeys(series.group for series in chart.series))
+
+
+def plotly_figure(chart: Chart | Figure) -> dict[str, Any]:
+    """ "data", "layout" and for every trace its group. Colours of text and grid are the page's, light or dark."""
+    if isinstance(chart, Figure):
+        figure = dict(chart.plotly or {"data": [], "layout": {}})
+        return {"data": list(figure["data"]), "layout": dict(figure["layout"]), "groups": [], "height": chart.height}
+    data: list[dict[str, Any]] = []
+    for group in groups(chart):
+        for i, series in enumerate(s for s in chart.series if s.group == group):
+            data += _traces(chart, series, i)
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": chart.x_label}, "automargin": True},
+        "yaxis": {"title": {"text": chart.y_label}, "automargin": True},
+        "legend": {"orientation": "h", "y": -0.25},
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
+        "hovermode": "closest" if chart.kind == "line" else "x",
+    }
+    if chart.log_x:
+        layout["xaxis"] |= _log_axis([x for s in chart.series for x in s.x])
+    if chart.log_y:
+        layout["yaxis"]["type"] = "log"
+    elif chart.y_from_zero:
+        layout["yaxis"]["rangemode"] = "tozero"
+    if chart.kind == "stacked":
+        layout["barmode"] = "stack"
+        layout["yaxis"]["tickformat"] = ".0%"
+    return {"data": data, "layout": layout, "groups": [g for g in groups(chart) if g], "height": 420}
+
+
+def _log_axis(values: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis with the values that were run as its ticks, if they are few."""
+    ticks = sorted(set(values))
+    axis: dict[str, Any] = {"type": "log"}
+    if len(ticks) <= 9:
+        axis |= {"tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+    return axis
+
+
+def _traces(chart: Chart, series: Series, index: int) -> list[dict[str, Any]]:
+    tint = colour(series, index)
+    y = [_number(v) for v in series.y]
+    x = list(series.x)
+    common = {"name": series.name, "x": x, "legendgroup": series.name, "uvaxGroup": series.group}
+    if chart.kind != "line":
+        hover = "%{x}, " + series.name + ": %{y:.1%}<extra></extra>" if chart.kind == "stacked" else None
+        bar: dict[str, Any] = {"type": "bar", "y": y, "marker": {"color": tint}, **common}
+        return [bar | ({"hovertemplate": hover} if hover else {})]
+    band: list[dict[str, Any]] = []
+    if series.low is not None and series.high is not None:
+        edges = [(a, b, c) for a, b, c in zip(x, series.low, series.high, strict=True) if None not in (b, c)]
+        if edges:
+            xs, low, high = (list(column) for column in zip(*edges, strict=True))
+            band = [
+                {
+                    **common,
+                    "type": "scatter",
+                    "x": xs + xs[::-1],
+                    "y": high + low[::-1],
+                    "fill": "toself",
+                    "fillcolor": _translucent(tint),
+                    "line": {"width": 0},
+                    "mode": "lines",
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                }
+            ]
+    place = series.colour if isinstance(series.colour, int) else index
+    line = {
+        **common,
+        "type": "scatter",
+        "y": y,
+        "mode": "lines+markers" if series.markers else "lines",
+        "line": {"color": tint, "width": 2, "dash": "dash" if series.dashed else "solid"},
+        "marker": {"symbol": _MARKERS[place % len(_MARKERS)], "size": 7},
+        "hovertemplate": f"{series.name}<br>%{{x}}: %{{y:.3g}}<extra></extra>",
+    }
+    return [*band, line]
+
+
+def static_figure(chart: Chart | Figure) -> "MatplotlibFigure | None":
+    """The figure for print: one panel for each group. None where a figure has no static form."""
+    if isinstance(chart, Figure):
+        return chart.static() if chart.static is not None else None
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    panels = groups(chart)
+    columns = min(3, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    figure = MatplotlibFigure(figsize=(4.2 * columns + 0.6, 3.0 * lines + 0.8), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axis, group in zip(axes, panels, strict=False):
+        chosen = [s for s in chart.series if s.group == group]
+        _draw(axis, chart, chosen)
+        axis.set_title(group, fontsize=9)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=min(5, len(handles)),
+        fontsize=8,
+        frameon=False,
+    )
+    return figure
+
+
+def _draw(axis: "Axes", chart: Chart, chosen: Sequence[Series]) -> None:
+    if chart.log_x:
+        axis.set_xscale("log")
+        ticks = sorted({x for s in chosen for x in s.x})
+        if len(ticks) <= 9:
+            axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
+            axis.minorticks_off()
+    if chart.log_y:
+        axis.set_yscale("log")
+    bottom: dict[Any, float] = {}
+    for i, series in enumerate(chosen):
+        tint = colour(series, i)
+        y = [math.nan if v is None else float(v) for v in series.y]
+        if chart.kind == "line":
+            place = series.colour if isinstance(series.colour, int) else i
+            marker = _MATPLOTLIB_MARKERS[place % len(_MATPLOTLIB_MARKERS)] if series.markers else None
+            dash = "--" if series.dashed else "-"
+            axis.plot(series.x, y, dash, color=tint, marker=marker, markersize=4, linewidth=1.4, label=series.name)
+            if series.low is not None and series.high is not None:
+                low, high = ([math.nan if v is None else v for v in b] for b in (series.low, series.high))
+                axis.fill_between(series.x, low, high, color=tint, alpha=0.18, linewidth=0)
+        else:
+            heights = [0.0 if math.isnan(v) else v for v in y]
+            base = [bottom.get(x, 0.0) if chart.kind == "stacked" else 0.0 for x in series.x]
+            axis.bar(series.x, heights, bottom=base, color=tint, label=series.name)
+            bottom |= {x: b + h for x, b, h in zip(series.x, base, heights, strict=True)}
+    if chart.kind != "line":
+        axis.tick_params(axis="x", labelrotation=35, labelsize=7)
+    if chart.y_from_zero and not chart.log_y:
+        axis.set_ylim(bottom=0)
+    axis.set_xlabel(chart.x_label, fontsize=9)
+    axis.set_ylabel(chart.y_label, fontsize=9)
+    axis.tick_params(labelsize=8)
+    axis.grid(True, linewidth=0.4, alpha=0.5)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def rendered(figure: "MatplotlibFigure", kind: str) -> bytes:
+    """The figure as "svg" or "png". Text in SVG stays text; no date, so that the same rows give the same bytes."""
+    import matplotlib
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "uvax"}):
+        figure.savefig(file, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+    return file.getvalue()
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    """The content as the address of itself."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _translucent(hex_colour: str) -> str:
+    r, g, b = (int(hex_colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({r},{g},{b},0.18)"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
