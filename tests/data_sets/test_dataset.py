@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,25 +50,26 @@ def make(**kwargs) -> Dataset:
 
 
 @st.composite
-def datasets(draw: st.DrawFn) -> Dataset:
+def parts(draw: st.DrawFn) -> dict[str, Any]:
+    """What any dataset is made of. It is made in the test: the type checker draws random numbers of its own."""
     n = draw(st.integers(1, 12))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     ended, start = rng.random(n) < 0.3, rng.random(n) < 0.2
     terminated = ended & (rng.random(n) < 0.5)
     obs = rng.normal(0, 50, (2, n, draw(st.integers(1, 4)))).clip(0, 99).astype(draw(st.sampled_from(OBS_DTYPES)))
     task = rng.integers(0, 2, (n, draw(st.integers(0, 3)))).astype(draw(st.sampled_from(OBS_DTYPES)))
-    return Dataset(
-        obs=obs[0],
-        next_obs=obs[1],
-        task=task,
-        action=rng.integers(0, 3, n).astype(draw(st.sampled_from(["int8", "uint8", "int32"]))),
-        reward=rng.normal(size=n).astype(np.float32),
-        terminated=terminated,
-        truncated=ended & ~terminated,
-        episode_start=start | np.append(True, ended[:-1]),
-        discount=rng.random(n).astype(np.float32) if draw(st.booleans()) else None,
-        header={"num_actions": 3, "seed": draw(st.none() | st.integers()), "note": draw(st.text(max_size=5))},
-    )
+    return {
+        "obs": obs[0],
+        "next_obs": obs[1],
+        "task": task,
+        "action": rng.integers(0, 3, n).astype(draw(st.sampled_from(["int8", "uint8", "int32"]))),
+        "reward": rng.normal(size=n).astype(np.float32),
+        "terminated": terminated,
+        "truncated": ended & ~terminated,
+        "episode_start": start | np.append(True, ended[:-1]),
+        "discount": rng.random(n).astype(np.float32) if draw(st.booleans()) else None,
+        "header": {"num_actions": 3, "seed": draw(st.none() | st.integers()), "note": draw(st.text(max_size=5))},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +78,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(deadline=None, max_examples=50)
-@given(data=datasets(), mmap=st.booleans())
-def test_saving_and_loading_changes_nothing(folder, data, mmap):
+@given(made=parts(), mmap=st.booleans())
+def test_saving_and_loading_changes_nothing(folder, made, mmap):
+    data = Dataset(**made)
     data.save(folder / "data", overwrite=True)
     read = load(folder / "data", mmap=mmap)
     assert read.checksum == data.checksum
@@ -174,8 +177,9 @@ def test_episodes_and_returns():
 
 
 @settings(deadline=None, max_examples=50)
-@given(data=datasets(), draw=st.data())
-def test_subset_takes_rows_and_never_joins_strangers(data, draw):
+@given(made=parts(), draw=st.data())
+def test_subset_takes_rows_and_never_joins_strangers(made, draw):
+    data = Dataset(**made)
     index = draw.draw(st.lists(st.integers(0, len(data) - 1), min_size=1, max_size=15))
     part = data.subset(index)
     for name, array in data.arrays().items():
@@ -247,6 +251,7 @@ BAD_COLUMNS = [
 ]
 
 
+@pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("name", "change", "sentence"), BAD_COLUMNS, ids=[f"{c[0]}-{i}" for i, c in enumerate(BAD_COLUMNS)]
 )
@@ -266,6 +271,7 @@ def test_observations_must_be_finite(dtype, name, value):
         Dataset(**made, header=HEADER)
 
 
+@pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("header", "sentence"),
     [
@@ -329,6 +335,13 @@ def test_saving_does_not_overwrite_unasked(tmp_path):
     assert load(tmp_path / "f").checksum == make().checksum
     make(seed=1).save(tmp_path / "f", overwrite=True)
     assert load(tmp_path / "f").checksum == make(seed=1).checksum
+
+
+def test_a_folder_made_by_collect_is_loaded(tmp_path):
+    make().save(tmp_path / "run" / "data.safetensors")
+    assert load(tmp_path / "run").checksum == make().checksum
+    with pytest.raises(InvalidInput, match="is a folder; a uvax dataset is one file"):
+        load(tmp_path)
 
 
 def test_a_loaded_dataset_survives_its_file_being_replaced(tmp_path):

@@ -151,6 +151,7 @@ def test_the_header_says_where_data_comes_from():
     assert data.header["environment"] == {"name": "Plant", "size": 2}
 
 
+@pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

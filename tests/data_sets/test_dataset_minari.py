@@ -107,7 +107,7 @@ def test_what_minari_sees():
     data = walk([3, 2], ["truncated", "terminated"])
     written = data.to_minari("uvax/walk-v0", author="me", description="a walk")
     first, second = written.iterate_episodes()
-    np.testing.assert_array_equal(first.observations["observation"], np.vstack([data.obs[:3], data.next_obs[2]]))
+    np.testing.assert_array_equal(first.observations["obs"], np.vstack([data.obs[:3], data.next_obs[2]]))
     np.testing.assert_array_equal(first.observations["task"][:3], data.task[:3])
     np.testing.assert_array_equal(first.actions, data.action[:3])
     np.testing.assert_array_equal(first.rewards, data.reward[:3])
@@ -145,6 +145,43 @@ def test_data_that_minari_recorded(backend):
     assert data.header["environment"]["name"] == "CartPole-v1"
     assert data.header["collection"]["minari"] == "other/cartpole-v0"
     assert data.episode_start.sum() == 3
+
+
+@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+def test_go_to_door_recorded_from_minigrid():
+    pytest.importorskip("minigrid")
+    import uvax.envs.gymnasium  # noqa: F401  registers the environment
+
+    env = minari.DataCollector(gymnasium.make("uvax/GoToDoor-v0", size=6, max_episode_steps=5))
+    rng = np.random.default_rng(0)
+    seen = []
+    for seed in range(4):
+        obs, _ = env.reset(seed=seed)
+        for _ in range(5):
+            action = int(rng.integers(4))
+            next_obs, reward, _, truncated, _ = env.step(action)
+            seen.append((obs["obs"], obs["task"], action, reward, truncated, next_obs["obs"]))
+            obs = next_obs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env.create_dataset("other/gotodoor-v0")
+    env.close()
+    data = from_minari("other/gotodoor-v0")
+    for name, column in zip(
+        ("obs", "task", "action", "reward", "truncated", "next_obs"), zip(*seen, strict=True), strict=True
+    ):
+        np.testing.assert_array_equal(data.arrays()[name], np.array(column), err_msg=name)
+    assert (data.obs.dtype, data.num_actions) == (np.int8, 4)
+    assert data.header["environment"]["size"] == 6
+    assert sum(part.episodes for part in data.summary().parts["wall"]) == 4
+
+
+def test_a_key_called_observation_will_do():
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    source = record({"observation": rows, "goal": rows}, spaces.Dict({"observation": box(2), "goal": box(2)}))
+    data = from_minari(source, task="goal")
+    np.testing.assert_array_equal(data.obs, rows[:2])
+    np.testing.assert_array_equal(data.task, rows[:2])
 
 
 def record(observations, space, *, actions=(2, 1), action_space=None, infos=None, steps=2, name="other/made-v0"):
@@ -234,6 +271,7 @@ def test_what_cannot_be_used_is_refused(minari_folder):
         from_minari(minari_folder)
 
 
+@pytest.mark.usefixtures("users_view")
 def test_existing_minari_datasets_are_left_alone():
     data = walk([2], ["truncated"])
     data.to_minari("uvax/walk-v0")

@@ -59,7 +59,7 @@ def test_trial_ids_name_experiment_configuration_and_seed():
     base = trial_id("probe", config, 0)
     assert base == "2be8088caa8d"  # on every machine and in every version
     assert base == trial_id("probe", dict(reversed(config.items())), 0)
-    assert base == trial_id("probe", config | {"width": 512.0, "layers": (1, 2)}, np.int64(0))
+    assert base == trial_id("probe", config | {"width": 512.0, "layers": (1, 2)}, 0)
     others = [
         trial_id("other", config, 0),
         trial_id("probe", config, 1),

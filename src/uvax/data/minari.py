@@ -40,8 +40,8 @@ def from_minari(
 
     Actions must be `Discrete`. `obs` and `task` say where the two are: the name of an entry of dict observations or
     else of the infos, or a function of an episode that returns L + 1 rows (or L, for a task). By default `obs` is
-    the whole observation, or the entry `observation` of a dict; `task` is the entry `task` if there is one, and
-    absent otherwise. Rows of any shape are flattened; `Discrete` observations become one-hot vectors.
+    the whole observation, or the entry `obs` or `observation` of a dict; `task` is the entry `task` if there is
+    one, and absent otherwise. Rows of any shape are flattened; `Discrete` observations become one-hot vectors.
 
         data = uvax.from_minari("uvax/gotodoor-size6-v0")
         data = uvax.from_minari(id, obs="image", task=lambda episode: encode(episode.observations["mission"]))
@@ -82,10 +82,10 @@ def to_minari(
 ) -> "minari.MinariDataset":
     """Write `data` under `dataset_id` (namespace/name-v0) into Minari's folder and return the Minari dataset.
 
-    Observations are arrays, or dicts of `observation` and `task` where there are tasks; the data's own discount
-    goes to `infos["discount"]`; the header goes with it, so that `from_minari` gives back an equal dataset.
-    `metadata` is passed to `minari.create_dataset_from_buffers` (`author`, `code_permalink`, `env`, ...). Arrow
-    makes a folder per episode: prefer hdf5 for many short ones.
+    Observations are arrays, or dicts of `obs` and `task` where there are tasks (as of `uvax/GoToDoor-v0`). The data's
+    own discount goes to `infos["discount"]`. The header goes along, so that `from_minari` gives back an equal dataset.
+    `metadata` is passed to `minari.create_dataset_from_buffers` (`author`, `code_permalink`, `env`, ...). Arrow makes a
+    folder per episode: prefer hdf5 for many short ones.
     """
     minari = _import()
     from minari.storage import get_dataset_path
@@ -225,7 +225,7 @@ def _observations(episode: "EpisodeData", source: "minari.MinariDataset", where:
             np.int8
         )
     if where is None and isinstance(episode.observations, dict):
-        where = "observation"
+        where = "obs" if "obs" in episode.observations else "observation"
     if where is None and not isinstance(episode.observations, np.ndarray):
         raise InvalidInput(
             f"observations of Minari dataset {source.id} are {source.observation_space};"
@@ -300,7 +300,7 @@ def _spaces(data: Dataset) -> tuple[Any, Any]:
 
     observation = _box(data.obs)
     if data.task.shape[1]:
-        observation = spaces.Dict({"observation": observation, "task": _box(data.task)})
+        observation = spaces.Dict({"obs": observation, "task": _box(data.task)})
     return observation, spaces.Discrete(data.num_actions)
 
 
@@ -328,7 +328,7 @@ def _buffers(data: Dataset) -> Iterator[Any]:
         observations: Any = _storable(np.concatenate([data.obs[rows], data.next_obs[rows][-1:]]))
         if data.task.shape[1]:
             task = _storable(np.concatenate([data.task[rows], data.task[rows][-1:]]))
-            observations = {"observation": observations, "task": task}
+            observations = {"obs": observations, "task": task}
         infos = None
         if data.discount is not None:
             # One row more than steps, as after a reset, and two axes: Minari's arrow reader fails on one.
