@@ -16,9 +16,7 @@ few_values = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=40)
 
 
 def paired(*elements):
-    return st.integers(2, 40).flatmap(
-        lambda n: st.tuples(*(st.lists(e, min_size=n, max_size=n) for e in elements))
-    )
+    return st.integers(2, 40).flatmap(lambda n: st.tuples(*(st.lists(e, min_size=n, max_size=n) for e in elements)))
 
 
 def test_t_interval_is_scipys():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
 
 from uvax.errors import InvalidInput
 from uvax.evaluation.statistics import (
@@ -71,18 +72,19 @@ _LABELS = {
 
 
 def calibration(
-    value: Float[np.ndarray, "boards tasks"],
-    uncertainty: Float[np.ndarray, "boards tasks"],
-    returns: Float[np.ndarray, "boards tasks"],
-    best: Float[np.ndarray, "boards tasks"],
+    value: ArrayLike,
+    uncertainty: ArrayLike,
+    returns: ArrayLike,
+    best: ArrayLike,
     *,
     level: float = LEVEL,
 ) -> Calibration:
     """Uncertainty against the actual error of the value, from one greedy episode per task.
 
-    `value` and `uncertainty` at (s0, a0, z); `returns`: discounted Monte-Carlo returns of the greedy policy; `best`:
-    the expected discounted return of an optimal policy from the same start (`uvax.envs.optimal`), 0 for impossible
-    tasks. A task **fails** when its return is below half of `best`; an impossible task always does.
+    All are `[boards, tasks]`: `value` and `uncertainty` at (s0, a0, z); `returns`, the discounted Monte-Carlo returns
+    of the greedy policy; `best`, the expected discounted return of an optimal policy from the same start
+    (`uvax.envs.optimal`), 0 for impossible tasks. A task **fails** when its return is below half of `best`; an
+    impossible task always does.
 
     Two things hold the rank correlation below 1 for any method: a single episode's return is its expectation plus
     luck, and it is cut after `max_steps` (see `rollouts.greedy_returns`: at most 0.015 of a value of 3). Compare

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from uvax.errors import InvalidInput
 from uvax.evaluation.statistics import (
@@ -67,12 +68,12 @@ class RejectionCurve:
 
 
 def rejection_curve(
-    returns: Float[np.ndarray, "boards tasks"],
-    order: Int[np.ndarray, "boards tasks"],
+    returns: ArrayLike,
+    order: ArrayLike,
     *,
     level: float = LEVEL,
 ) -> RejectionCurve:
-    """The curves from every task's return and from each board's tasks sorted by rising uncertainty.
+    """The curves from `returns [boards, tasks]` and `order [boards, tasks]`, tasks by rising uncertainty.
 
     The choice among the tasks that are left is averaged over, not drawn: the point at k is the mean over boards of
     the mean return of the Z - k tasks kept. Intervals are Student's over boards.

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from uvax.envs.go_to_door import WALLS, GoToDoor
 from uvax.envs.optimal import optimal_return
 from uvax.errors import InvalidInput
-from uvax.evaluation.rollouts import Offers, Returns, greedy_returns, in_chunks, offers, with_tasks
+from uvax.evaluation.rollouts import Offers, Returns, greedy_returns, in_chunks, offers, with_every_task, with_tasks
 from uvax.evaluation.statistics import t_quantile
 
 PLACES = (*WALLS, "impossible")  # where the door of a task is
@@ -55,12 +55,12 @@ def evaluate(
     Cost: value and uncertainty of 6 tasks x boards, then 50 evaluations of the value on boards.
     """
     check_request(estimator, state, env, episodes=episodes, reject=reject)
-    return _evaluate(estimator, state, env, key=key, episodes=episodes, reject=reject)
+    return _evaluate(hashable(estimator), state, env, key=key, episodes=episodes, reject=reject)
 
 
 @functools.partial(jax.jit, static_argnames=("estimator", "episodes"))
 def _evaluate(
-    estimator: Any, state: PyTree, env: GoToDoor, *, key: Array, episodes: int, reject: int
+    estimator: Any, state: PyTree, env: GoToDoor, *, key: Array, episodes: int, reject: int | Int[Array, ""]
 ) -> dict[str, Float[Array, ""]]:
     def play(boards: int, key: Array) -> Episodes:
         return _attempts(estimator, state, env, boards, reject, key)
@@ -85,7 +85,7 @@ def _evaluate(
 
 @functools.partial(jax.jit, static_argnames=("estimator", "episodes"))
 def play_every_task(
-    estimator: Any, state: PyTree, env: GoToDoor, *, key: Array, episodes: int, reject: int
+    estimator: Any, state: PyTree, env: GoToDoor, *, key: Array, episodes: int, reject: int | Int[Array, ""]
 ) -> EveryTask:
     """The same attempts as `evaluate` with the same key, and all tasks of each board: four rollouts instead of one.
 
@@ -112,8 +112,7 @@ def best_returns(env: GoToDoor, *, key: Array, gamma: float, episodes: int, grid
 
     def play(boards: int, key: Array) -> Float[Array, "boards tasks"]:
         states = env.batch_reset(boards, key=_keys(key)[0])
-        every = jnp.arange(env.task_dim, dtype=jnp.int32)[:, None] + jnp.zeros(boards, jnp.int32)
-        wall = env.target_wall(with_tasks(env, states, every)).T
+        wall = env.target_wall(with_every_task(env, states)).T
         starts = with_tasks(env, states, _possible_tasks(wall).T)
         best = functools.partial(optimal_return, horizon=env.max_steps, gamma=gamma, grid=grid)
         return _by_task(jax.vmap(jax.vmap(best))(starts).T, wall)
@@ -135,7 +134,9 @@ def rank_tasks(uncertainty: Float[Array, "boards tasks"], *, key: Array) -> Int[
     return jnp.argmax(rank[None] == places[:, None, None], axis=1).astype(jnp.int32).T
 
 
-def _attempts(estimator: Any, state: PyTree, env: GoToDoor, boards: int, reject: int, key: Array) -> Episodes:
+def _attempts(
+    estimator: Any, state: PyTree, env: GoToDoor, boards: int, reject: int | Int[Array, ""], key: Array
+) -> Episodes:
     """The protocol: one rollout per board."""
     states, offered, order, attempted, luck = _choose(estimator, state, env, boards, reject, key)
     starts = with_tasks(env, states, attempted[None])
@@ -144,7 +145,7 @@ def _attempts(estimator: Any, state: PyTree, env: GoToDoor, boards: int, reject:
 
 
 def _choose(
-    estimator: Any, state: PyTree, env: GoToDoor, boards: int, reject: int, key: Array
+    estimator: Any, state: PyTree, env: GoToDoor, boards: int, reject: int | Int[Array, ""], key: Array
 ) -> tuple[PyTree, Offers, Array, Array, Array]:
     """Fresh boards, the offers on them, their order, the task attempted, and the key of the episodes' luck."""
     board_key, tie_key, pick_key, luck = _keys(key)
@@ -181,7 +182,7 @@ def _mean_where(mask: Array, x: Float[Array, "..."]) -> Float[Array, ""]:
     return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
 
 
-def check_request(estimator: Any, state: PyTree, env: Any, *, episodes: int, reject: int) -> None:
+def check_request(estimator: Any, state: PyTree, env: Any, *, episodes: Any, reject: Any) -> None:
     """Refuse, with one sentence, what the compiled code could only fail on."""
     if not isinstance(env, GoToDoor):
         raise InvalidInput(f"env must be a uvax.envs.GoToDoor, whose tasks can be rejected, got {type(env).__name__}")
@@ -194,12 +195,6 @@ def check_request(estimator: Any, state: PyTree, env: Any, *, episodes: int, rej
             f"reject must be an integer from 0 to {env.task_dim - 1}, so that one of {env.task_dim} tasks is left "
             f"to attempt, got {reject!r}"
         )
-    try:
-        hash(estimator)
-    except TypeError as error:
-        raise InvalidInput(
-            f"estimator {type(estimator).__name__} must be hashable to be compiled for: make it a frozen dataclass"
-        ) from error
     _check_fits(estimator, state, env)
 
 
@@ -221,6 +216,31 @@ def _check_fits(estimator: Any, state: PyTree, env: GoToDoor) -> None:
                 f"this {type(estimator).__name__} does not fit the environment: {needs}, and its {name} of one "
                 f"observation has shape {shape}, not (1, {spec.num_actions})"
             )
+
+
+class _ByIdentity:
+    """An estimator that cannot be hashed (it holds an array, a dictionary), told apart from others by identity."""
+
+    def __init__(self, estimator: Any):
+        self._estimator = estimator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._estimator, name)
+
+    def __hash__(self) -> int:
+        return id(self._estimator)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and other._estimator is self._estimator
+
+
+def hashable(estimator: Any) -> Any:
+    """The estimator in a form that compiled functions can be looked up by."""
+    try:
+        hash(estimator)
+    except TypeError:
+        return _ByIdentity(estimator)
+    return estimator
 
 
 def _is_int(x: Any) -> bool:

@@ -49,11 +49,16 @@ def with_tasks(env: Any, boards: PyTree, tasks: Int[Array, "n boards"]) -> PyTre
     return jax.vmap(env.with_target, in_axes=(None, 0))(boards, tasks)
 
 
+def with_every_task(env: Any, boards: PyTree) -> PyTree:
+    """Every board under all tasks, impossible ones included: leaves `[tasks, boards, ...]`."""
+    count = jax.tree.leaves(boards)[0].shape[0]
+    tasks = jnp.arange(env.task_dim, dtype=jnp.int32)
+    return with_tasks(env, boards, jnp.broadcast_to(tasks[:, None], (env.task_dim, count)))
+
+
 def offers(estimator: Any, state: PyTree, env: Any, boards: PyTree) -> Offers:
     """All tasks of all boards at s0. Cost: value and uncertainty of tasks x boards rows, once."""
-    count = jax.tree.leaves(boards)[0].shape[0]
-    every = jnp.broadcast_to(jnp.arange(env.task_dim, dtype=jnp.int32)[:, None], (env.task_dim, count))
-    asked = with_tasks(env, boards, every)
+    asked = with_every_task(env, boards)
     obs, task = env.observe(asked), env.task(asked)
     a0 = greedy_action(estimator, state, obs, task)[..., None]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from uvax.envs.go_to_door import GoToDoor
 from uvax.errors import InvalidInput
 from uvax.evaluation.calibration import Calibration, calibration
 from uvax.evaluation.curves import RejectionCurve, rejection_curve
-from uvax.evaluation.protocol import PLACES, EveryTask, best_returns, check_request, play_every_task
+from uvax.evaluation.protocol import PLACES, EveryTask, best_returns, check_request, hashable, play_every_task
 from uvax.evaluation.statistics import LEVEL, Interval, mean_interval, share_interval
 
 if TYPE_CHECKING:
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Fitted(Protocol):
-    """What `uvax.fit` returns, as far as an evaluation needs it."""
-
-    @property
-    def estimator(self) -> Any: ...
-
-    @property
-    def state(self) -> PyTree: ...
+_FRESH = 1  # folded into a key for boards that the key itself does not give
 
 
 @dataclass(frozen=True)
@@ -86,9 +79,11 @@ class TaskRejection:
 
 
 def task_rejection(
-    fit: Fitted, env: GoToDoor, reject: int = 4, episodes: int = 1_000, seed: int = 1, *, level: float = LEVEL
+    fit: Any, env: GoToDoor, reject: int = 4, episodes: int = 1_000, seed: int = 1, *, level: float = LEVEL
 ) -> TaskRejection:
     """Play the task-rejection protocol (Section 5) with a trained estimator and report all about it.
+
+    `fit` is what `uvax.fit` returns, or anything with an `estimator` and its `state`.
 
     On each of `episodes` boards the agent sees six tasks, rejects the `reject` most uncertain ones at (s0, greedy
     a0), is given one of the others at random and plays it greedily to the end of the episode. Boards, and the luck
@@ -131,9 +126,6 @@ def final_evaluation(
     return report(estimator, state, env, key=fresh, episodes=episodes, reject=reject, level=level)
 
 
-_FRESH = 1
-
-
 def report(
     estimator: Any,
     state: PyTree,
@@ -147,12 +139,12 @@ def report(
     """The report on the boards of `key`, for an estimator and its state: `evaluate`'s score on the same boards, and
     the rest of `TaskRejection`."""
     check_request(estimator, state, env, episodes=episodes, reject=reject)
-    played = play_every_task(estimator, state, env, key=key, episodes=episodes, reject=reject)
+    played = play_every_task(hashable(estimator), state, env, key=key, episodes=episodes, reject=reject)
     best = best_returns(env, key=key, gamma=estimator.gamma, episodes=episodes, grid=int(np.asarray(env.size)))
-    return _summary(played, np.asarray(best), env, reject, level)
+    return _summary(played, best, env, reject, level)
 
 
-def _summary(played: EveryTask, best: np.ndarray, env: GoToDoor, reject: int, level: float) -> TaskRejection:
+def _summary(played: EveryTask, best: Array, env: GoToDoor, reject: int, level: float) -> TaskRejection:
     attempt, offers = played.episodes, played.episodes.offers
     score, place, wall = np.asarray(attempt.score), np.asarray(attempt.place), np.asarray(offers.wall)
     at_s0 = {"uncertainty": np.asarray(offers.uncertainty), "value": np.asarray(offers.value)}
@@ -173,8 +165,8 @@ def _summary(played: EveryTask, best: np.ndarray, env: GoToDoor, reject: int, le
         returns=by_place(lambda i: score[place == i]),
         uncertainty=by_place(lambda i: at_s0["uncertainty"][wall == i]),
         value=by_place(lambda i: at_s0["value"][wall == i]),
-        curve=rejection_curve(np.asarray(played.returns.score), np.asarray(attempt.order), level=level),
-        calibration=calibration(**at_s0, returns=np.asarray(played.returns.discounted), best=best, level=level),
+        curve=rejection_curve(played.returns.score, attempt.order, level=level),
+        calibration=calibration(**at_s0, returns=played.returns.discounted, best=best, level=level),
         status=_status(**at_s0),
     )
 
@@ -194,7 +186,7 @@ def _status(uncertainty: np.ndarray, value: np.ndarray) -> str:
     return "; ".join(remarks) or "ok"
 
 
-def _check_spec(fit: Fitted, env: Any) -> None:
+def _check_spec(fit: Any, env: Any) -> None:
     """Refuse a fit on data of another shape by its `spec`, where it has one."""
     spec = getattr(fit, "spec", None)
     if spec is None or not isinstance(env, GoToDoor):
