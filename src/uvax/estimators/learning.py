@@ -136,7 +136,11 @@ class Hyperparameters:
             due = step % self.target_period == 0
             # A target may hold fewer entries than the parameters: what never bootstraps needs none.
             source = {name: params[name] for name in target} if isinstance(target, dict) else params
-            target = jax.tree.map(lambda new, old: jnp.where(due, self._blend(new, old), old), source, target)
+            # A loop of one turn or none updates the target in place; a select or a conditional would write all of
+            # it in every step.
+            target = jax.lax.fori_loop(
+                0, due.astype(jnp.int32), lambda _, old: jax.tree.map(self._blend, source, old), target
+            )
         return TrainState(params, target, state.frozen, opt_state, step), {"loss": value, **metrics}
 
     def _blend(self, new: Array, old: Array) -> Array:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
-from uvax.estimators.bootstrap import next_weights
+from uvax.estimators.bootstrap import Policy, next_weights
 from uvax.estimators.checks import require_flag, require_positive, require_whole
 from uvax.estimators.learning import Hyperparameters, half_square, td_target
 from uvax.nets import select
@@ -56,6 +56,11 @@ class RND(Hyperparameters):
             state = state._replace(target={name: state.target[name] for name in ("q", "intrinsic")})
         return state
 
+    def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> PyTree:
+        """g's outputs [N, M] at (s, a), and with the prior its features at s'."""
+        g = state.frozen["g"]
+        return g.at(obs, task, action), g.features(next_obs, task) if self.prior else None
+
     def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
         online, target = state.params, state.params if state.target is None else state.target
         next_q = target["q"](batch.next_obs, batch.task)
@@ -68,13 +73,12 @@ class RND(Hyperparameters):
         )
         y = td_target(batch.reward[:, None], batch.discount, select(weights, next_q))
 
-        g = state.frozen["g"].at(batch.obs, batch.task, batch.action)
+        g, next_g_features = batch.cache or self.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
         error = self._scaled_error(online["u"].at(batch.obs, batch.task, batch.action) - g)
-        next_intrinsic = target["intrinsic"](batch.next_obs, batch.task)
+        next_intrinsic = select(weights, target["intrinsic"](batch.next_obs, batch.task))
         if self.prior:
-            next_error = online["u"](batch.next_obs, batch.task) - state.frozen["g"](batch.next_obs, batch.task)
-            next_intrinsic = next_intrinsic + self._scaled_error(next_error)
-        y_intrinsic = td_target(error, batch.discount, select(weights, next_intrinsic))
+            next_intrinsic = next_intrinsic + self._next_error(state, weights, next_g_features, batch)
+        y_intrinsic = td_target(error, batch.discount, next_intrinsic)
         offset = error if self.prior else jnp.zeros_like(error)
 
         def loss(params):
@@ -104,6 +108,17 @@ class RND(Hyperparameters):
         """The myopic error 1/2 mean_k (u_k - g_k)^2, unscaled: RND's own uncertainty."""
         difference = state.params["u"](obs, task) - state.frozen["g"](obs, task)
         return 0.5 * jnp.mean(difference * difference, axis=-1)
+
+    def _next_error(
+        self, state: TrainState, weights: Float[Array, "B A 1"], g_features: Array, batch: Transition
+    ) -> Float[Array, "B 1"]:
+        """sum_a w_a e(s', a, z), scaled. Where w is the one-hot of a single a', only the heads of a' are computed."""
+        u, g = state.params["u"], state.frozen["g"]
+        u_features = u.features(batch.next_obs, batch.task)
+        if isinstance(self.bootstrap, Policy):
+            return select(weights, self._scaled_error(u.heads(u_features) - g.heads(g_features)))
+        action = jnp.argmax(weights[..., 0], axis=-1)
+        return self._scaled_error(u.heads_chosen(u_features, action) - g.heads_chosen(g_features, action))
 
     def _scaled_error(self, difference: Float[Array, "*batch M"]) -> Float[Array, "*batch 1"]:
         return self.intrinsic_scale * 0.5 * jnp.mean(difference * difference, axis=-1, keepdims=True)

@@ -58,17 +58,15 @@ class UVU(Hyperparameters):
         return self.init_state(params, {"g": self.build_network(spec, self.heads, key=key_g)}, self._optimiser())
 
     def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> PyTree:
-        """g's features at (s, a) and at s'."""
+        """g's outputs [N, M] at (s, a); its features at s', which are fewer than its outputs there."""
         g = state.frozen["g"]
-        return g.features_at(obs, task, action), g.features(next_obs, task)
+        return g.at(obs, task, action), g.features(next_obs, task)
 
     def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
         online, target = state.params, state.params if state.target is None else state.target
         g, scale = state.frozen["g"], self.prior_scale
-        g_features, next_g_features = batch.cache or self.cache(
-            state, batch.obs, batch.task, batch.action, batch.next_obs
-        )
-        g_sa = scale * g.heads_at(g_features, batch.action)
+        g_sa, next_g_features = batch.cache or self.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
+        g_sa = scale * g_sa
         next_g = scale * g.heads(next_g_features)
         next_u = scale * target["u"](batch.next_obs, batch.task)
         next_q = target["q"](batch.next_obs, batch.task)

@@ -52,6 +52,7 @@ class Dense(eqx.Module):
 
 
 def unit_norm(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
-    """x / ||x||_2 over the last axis; the zero vector stays zero, with a finite gradient."""
+    """x / ||x||_2 over the last axis; a zero vector (of an all-zero task, say) stays zero, with gradient zero."""
     square = jnp.sum(x * x, axis=-1, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(x.dtype).tiny))
+    tiny = jnp.finfo(x.dtype).tiny
+    return x * jnp.where(square > tiny, jax.lax.rsqrt(jnp.maximum(square, tiny)), 0.0)

@@ -7,6 +7,7 @@ besides is split so that nothing is computed twice or for nothing:
     net.at(obs, task, action)                   the action taken      [..., M]
     net.features(obs, task), net.heads(...)     the two halves of net(obs, task)
     net.features_at(...), net.heads_at(...)     the two halves of net.at(...)
+    net.heads_chosen(features, action)          heads(features) at one action [..., M]
 
 A network of your own needs the four halves; subclass `Network` for the rest.
 """
@@ -23,6 +24,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from uvax.data.transition import Spec
 from uvax.errors import unknown_name
+from uvax.nets.grouped import MIN_HEADS, linear_at
 from uvax.nets.layers import Dense, Parametrisation, unit_norm
 
 Activation = Literal["relu", "erf", "gelu"]
@@ -49,6 +51,16 @@ class Network(eqx.Module):
     def heads_at(
         self, features: Float[Array, "*batch _"], action: Int[Array, "*batch"]
     ) -> Float[Array, "*batch M"]: ...
+
+    def heads_chosen(
+        self, features: Float[Array, "*batch _"], action: Int[Array, "*batch"]
+    ) -> Float[Array, "*batch M"]:
+        """What `heads(features)` has at one action; networks that can compute it alone say how."""
+        return self._select(features, action)
+
+    def _select(self, features: Array, action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
+        values = self.heads(features)
+        return select(one_hot(action, values.shape[-2], values.dtype)[..., None], values)
 
     def __call__(self, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A M"]:
         return self.heads(self.features(obs, task))
@@ -98,7 +110,16 @@ class Conditioned(Network):
         return out.reshape(*out.shape[:-1], self.num_actions, -1)
 
     def heads_at(self, features: Float[Array, "*batch W"], action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
-        return select(one_hot(action, self.num_actions, features.dtype)[..., None], self.heads(features))
+        if self.head.weight.shape[-1] < MIN_HEADS * self.num_actions:
+            return self._select(features, action)
+        rows = features.reshape(-1, features.shape[-1])
+        out = linear_at(rows, self.head.weight, self.head.bias, action.reshape(-1), self.num_actions)
+        return out.reshape(*action.shape, -1)
+
+    def heads_chosen(
+        self, features: Float[Array, "*batch W"], action: Int[Array, "*batch"]
+    ) -> Float[Array, "*batch M"]:
+        return self.heads_at(features, action)
 
 
 class ActionMLP(Network):
