@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from uvax.envs import COLOURS, WALLS, GoToDoor, State
-from uvax.envs.go_to_door import FORWARD, LEFT, OPEN, RIGHT, in_front
+from uvax.envs.go_to_door import FORWARD, LEFT, OPEN, RIGHT, check_range, in_front
 from uvax.errors import InvalidInput
 
 STEPS = 60
@@ -38,6 +38,16 @@ def _walk(env, key, targets, actions):
 
     _, (after, steps) = jax.lax.scan(advance, state, (actions, jax.random.split(key_steps, len(actions))))
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, after), steps
+
+
+@jax.jit
+def _reset(env, key):
+    return env.reset(key=key)
+
+
+@jax.jit
+def _step(env, state, action, key):
+    return env.step(state, action, key=key)
 
 
 def walk(size, seed, actions, target=-1, max_steps=50):
@@ -112,17 +122,22 @@ def test_turning_four_times_is_nothing(size, seed, actions, turns):
 @settings(deadline=None, max_examples=50)
 @given(st.integers(5, 127), seeds)
 def test_observation_is_the_papers_35_numbers(size, seed):
-    env = GoToDoor(size=size)
-    state = env.reset(key=jax.random.key(seed))
-    obs = np.asarray(env.observe(state))
+    env = GoToDoor(size=jnp.int32(size))
+    state, obs, task, wall = jax.device_get(_observed(env, jax.random.key(seed)))
     assert obs.shape == (35,)
     assert obs.dtype == np.int8
     assert obs[:2].tolist() == state.pos.tolist()
     assert obs[2] == state.direction + 1
     assert np.array_equal(obs[3:27].reshape(4, 6), np.eye(6)[state.door_color])
     assert obs[27:].tolist() == state.door_pos.ravel().tolist()
-    assert np.array_equal(env.task(state), np.eye(6)[state.target])
-    assert state.door_color[env.target_wall(state)] == state.target, "a drawn task is on the board"
+    assert np.array_equal(task, np.eye(6)[state.target])
+    assert state.door_color[wall] == state.target, "a drawn task is on the board"
+
+
+@jax.jit
+def _observed(env, key):
+    state = env.reset(key=key)
+    return state, env.observe(state), env.task(state), env.target_wall(state)
 
 
 def test_a_worked_example():
@@ -145,10 +160,10 @@ def test_a_worked_example():
     plan = [OPEN, FORWARD, RIGHT, RIGHT, FORWARD, LEFT, FORWARD, OPEN, FORWARD, OPEN]
     poses = [(2, 1, 3), (2, 1, 3), (2, 1, 0), (2, 1, 1), (2, 2, 1), (2, 2, 0), (3, 2, 0), (3, 2, 0), (4, 2, 0)]
     for action, pose in zip(plan, poses, strict=False):
-        state, step = env.step(state, action, key=jax.random.key(0))
+        state, step = _step(env, state, action, jax.random.key(0))
         assert (*state.pos.tolist(), int(state.direction)) == pose
         assert float(step.reward) == 0
-    state, step = env.step(state, plan[-1], key=jax.random.key(0))
+    state, step = _step(env, state, plan[-1], jax.random.key(0))
     assert float(step.reward) == 1
     assert int(state.time) == len(plan)
 
@@ -160,7 +175,7 @@ def test_absent_target_never_pays():
     state = env.with_target(state, absent)
     assert int(env.target_wall(state)) == 4
     for x, y, direction in itertools.product(range(1, 4), range(1, 4), range(4)):
-        _, step = env.step(with_pose(state, x, y, direction), OPEN, key=jax.random.key(1))
+        _, step = _step(env, with_pose(state, x, y, direction), OPEN, jax.random.key(1))
         assert float(step.reward) == 0
     assert int(env.reset(key=jax.random.key(0), target=absent).target) == absent
 
@@ -181,11 +196,11 @@ def test_one_program_for_all_sizes():
 
 def test_vmap_over_sizes_and_keys():
     sizes, keys = jnp.arange(5, 11), jax.random.split(jax.random.key(0), 6)
-    together = jax.vmap(lambda env, key: env.reset(key=key))(GoToDoor(size=sizes), keys)
+    together = jax.device_get(jax.vmap(_reset)(GoToDoor(size=sizes), keys))
     for i, size in enumerate(range(5, 11)):
-        alone = GoToDoor(size=size).reset(key=keys[i])
-        assert jax.tree.all(jax.tree.map(lambda a, b: jnp.array_equal(a[i], b), together, alone))  # noqa: B023
-    spread = GoToDoor(size=jnp.repeat(sizes, 500)).batch_reset(3000, key=jax.random.key(1))
+        alone = jax.device_get(_reset(GoToDoor(size=size), keys[i]))
+        assert all(np.array_equal(a[i], b) for a, b in zip(together, alone, strict=True))
+    spread = jax.jit(lambda env: env.batch_reset(3000, key=jax.random.key(1)))(GoToDoor(size=jnp.repeat(sizes, 500)))
     assert np.array_equal(np.asarray(spread.width).reshape(6, 500).max(axis=1), range(5, 11))
 
 
@@ -206,7 +221,7 @@ def test_autoreset_keeps_the_true_next_state():
         state = on
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(5, 10), seeds)
 def test_batched_path_equals_the_plain_one(size, seed):
     """Where nothing is random the two are equal; where something is, both start over or re-place in the same places."""
@@ -277,7 +292,20 @@ def test_scan_over_thousands_of_environments():
     assert obs.shape == (150, n, 35)
     assert np.flatnonzero(truncated).tolist() == [49, 99, 149], "the time limit, and nothing else, ends episodes"
     assert np.all(states.time == 0)
-    assert 0.005 < reward.mean() < 0.05
+    # Someone at random faces the target door with probability E[1 / 4(w-2)] E[1 / (h-2)] = 0.0103, and opens one in 4.
+    assert abs(reward[0] - 0.0103 / 4) < 4 * np.sqrt(0.0103 / 4 / n)
+
+
+def test_works_with_64_bit_numbers_switched_on():
+    with jax.enable_x64(True):
+        env, key = GoToDoor(size=9), jax.random.key(3)
+        states = jax.jit(env.batch_reset, static_argnums=0)(100, key=key)
+        _, wide, _ = jax.jit(env.batch_step_autoreset)(states, jnp.arange(100) % 4, key=key)
+        obs = env.observe(wide)
+    states = jax.jit(env.batch_reset, static_argnums=0)(100, key=key)
+    _, narrow, _ = jax.jit(env.batch_step_autoreset)(states, jnp.arange(100) % 4, key=key)
+    assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(wide, narrow, strict=True))
+    assert np.array_equal(obs, env.observe(narrow))
 
 
 def test_same_key_same_bits_jit_or_not():
@@ -293,6 +321,10 @@ def test_same_key_same_bits_jit_or_not():
 
 def uniform_p(values, count):
     """P-value of the chi-square test of uniformity over 0..count-1."""
+    assert np.min(values) >= 0
+    assert np.max(values) < count
+    if count == 1:
+        return 1.0
     return stats.chisquare(np.bincount(np.asarray(values).ravel(), minlength=count)).pvalue
 
 
@@ -376,29 +408,36 @@ def test_spec_and_params():
     assert env.observe(env.reset(key=jax.random.key(0))).dtype == env.spec.obs.dtype
 
 
-@pytest.mark.parametrize("size", [4, 0, -5, 128, 5.0, "banana", None, True, np.array([5, 4])])
+@pytest.mark.parametrize("size", [4, 0, -5, 128, np.array([5, 4])])
 def test_bad_size_is_refused(size):
     with pytest.raises(InvalidInput, match="size must be an integer from 5 to 127"):
         GoToDoor(size=size)
 
 
-@pytest.mark.parametrize("max_steps", [0, -1, 2.5, "many"])
+@pytest.mark.parametrize("max_steps", [0, -1])
 def test_bad_max_steps_is_refused(max_steps):
     with pytest.raises(InvalidInput, match="max_steps must be an integer from 1"):
         GoToDoor(max_steps=max_steps)
 
 
+@pytest.mark.parametrize("value", [5.0, "banana", None, True, [5, 6.5], np.nan])
+def test_what_is_not_an_integer_is_refused(value):
+    """The check behind all arguments, itself: the tests' type checker would come before it elsewhere."""
+    with pytest.raises(InvalidInput, match="size must be an integer from 5 to 127, got"):
+        check_range("size", value, 5, 127)
+
+
 def test_bad_actions_and_targets_are_refused():
     env, key = GoToDoor(), jax.random.key(0)
     state = env.reset(key=key)
-    for action in (4, -1, 1.0):
+    for action in (4, -1):
         with pytest.raises(InvalidInput, match="action must be an integer from 0 to 3"):
             env.step(state, action, key=key)
         with pytest.raises(InvalidInput, match="action must be an integer from 0 to 3"):
             env.step_autoreset(state, action, key=key)
     with pytest.raises(InvalidInput, match="actions must be an integer from 0 to 3"):
         env.batch_step_autoreset(env.batch_reset(2, key=key), jnp.array([0, 7]), key=key)
-    for target in (6, -1, "red"):
+    for target in (6, -1):
         with pytest.raises(InvalidInput, match="target must be an integer from 0 to 5"):
             env.reset(key=key, target=target)
     with pytest.raises(InvalidInput, match="n must be an integer from 1"):

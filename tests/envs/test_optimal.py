@@ -16,8 +16,13 @@ from uvax.errors import InvalidInput
 DELTAS = [(1, 0), (0, 1), (-1, 0), (0, -1)]
 
 
-def board(size, seed, target=None):
-    return jax.device_get(GoToDoor(size=size).reset(key=jax.random.key(seed), target=target))
+@jax.jit
+def _reset(env, key):
+    return env.reset(key=key)
+
+
+def board(size, seed):
+    return jax.device_get(_reset(GoToDoor(size=size), jax.random.key(seed)))
 
 
 def follow(state, pose, action):
@@ -70,13 +75,24 @@ def best_values(state, horizon, gamma):
     return value
 
 
+_distances = jax.jit(distances)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_distances_by_another_search(seed):
     state = board(size=5 + seed, seed=seed)
-    table = np.asarray(distances(state))
+    table = np.asarray(_distances(state))
     found = search(state)
     assert table[table < UNREACHABLE].size == len(found) == len(poses(state))
     assert all(table[pose] == moves for pose, moves in found.items())
+
+
+@jax.jit
+def _from_every_pose(state, poses, gamma):
+    def ask(pose):
+        return optimal_return(state._replace(pos=pose[:2], direction=pose[2]), horizon=50, gamma=gamma)
+
+    return jax.vmap(ask)(poses)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
@@ -84,32 +100,31 @@ def test_distances_by_another_search(seed):
 def test_no_policy_is_better(size, gamma):
     state = board(size=size, seed=size)
     value = best_values(state, 50, gamma)
-    ask = jax.jit(functools.partial(optimal_return, horizon=50, gamma=gamma))
-    for pose in poses(state)[:: 7 if size > 5 else 1]:
-        got = ask(state._replace(pos=jnp.array(pose[:2], jnp.int32), direction=jnp.int32(pose[2])))
-        assert float(got) == pytest.approx(value[pose], rel=1e-5)
+    found = _from_every_pose(state, jnp.array(poses(state), jnp.int32), gamma)
+    assert np.allclose(found, [value[pose] for pose in poses(state)], rtol=1e-5)
 
 
 def test_short_horizons_by_hand():
     """In front of the door: one step pays 1 and every further one at least what the mean pose is worth."""
     state = board(size=5, seed=0)
-    table = np.asarray(distances(state))
+    table = np.asarray(_distances(state))
     x, y, direction = np.argwhere(table == 0)[0]
     state = state._replace(pos=jnp.array([x, y], jnp.int32), direction=jnp.int32(direction))
-    assert float(optimal_return(state, horizon=0)) == 0
-    assert float(optimal_return(state, horizon=1)) == 1
+    ask = jax.jit(optimal_return, static_argnames="horizon")
+    assert float(ask(state, horizon=0)) == 0
+    assert float(ask(state, horizon=1)) == 1
     # One pose of the 36 on a 5x5 board faces the door.
-    assert float(optimal_return(state, horizon=2)) == pytest.approx(1 + 1 / 36)
-    assert float(optimal_return(state, horizon=2, gamma=0.5)) == pytest.approx(1 + 0.5 / 36)
+    assert float(ask(state, horizon=2)) == pytest.approx(1 + 1 / 36)
+    assert float(ask(state, horizon=2, gamma=0.5)) == pytest.approx(1 + 0.5 / 36)
     turned = state._replace(direction=jnp.int32((direction + 2) % 4))
-    assert float(optimal_return(turned, horizon=2)) == 0
-    assert float(optimal_return(turned, horizon=3, gamma=0.5)) == 0.25
+    assert float(ask(turned, horizon=2)) == 0
+    assert float(ask(turned, horizon=3, gamma=0.5)) == 0.25
 
 
 def test_absent_target_is_worth_nothing():
     state = board(size=6, seed=1)
     absent = next(c for c in range(6) if c not in state.door_color)
-    state = state._replace(target=jnp.int32(absent))
+    state = jax.tree.map(jnp.asarray, state._replace(target=jnp.int32(absent)))
     assert np.all(distances(state) == UNREACHABLE)
     assert float(optimal_return(state, horizon=50)) == 0
     assert int(optimal_action(state)) == LEFT
@@ -184,8 +199,11 @@ def test_bad_input_is_refused():
         distances(board(size=20, seed=0)._replace(width=jnp.int32(20)))
     with pytest.raises(InvalidInput, match="horizon must be an integer from 0"):
         optimal_return(board(size=5, seed=0), horizon=-1)
-    with pytest.raises(InvalidInput, match="gamma must be a number from 0 to 1"):
-        ceiling(GoToDoor(), gamma=1.1)
+    for gamma in (1.1, -0.1, float("nan")):
+        with pytest.raises(InvalidInput, match="gamma must be a number from 0 to 1"):
+            ceiling(GoToDoor(), gamma=gamma)
+        with pytest.raises(InvalidInput, match="gamma must be a number from 0 to 1"):
+            optimal_return(board(size=5, seed=0), horizon=50, gamma=gamma)
     with pytest.raises(InvalidInput, match="needs a key"):
         ceiling(GoToDoor(), episodes=10)
     with pytest.raises(InvalidInput, match="one size"):

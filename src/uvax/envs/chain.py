@@ -131,7 +131,7 @@ class Chain:
     def task(self, state: ChainState) -> Float[Array, "*batch 1"]:
         return state.z[..., None]
 
-    def data(self, z: Sequence[float]) -> ChainData:
+    def data(self, z: Sequence[float] | np.ndarray) -> ChainData:
         """Every transition of the data policy, which takes a, once for each z."""
         states, zs = self._pairs(z)
         last = states == self.length - 1
@@ -147,7 +147,7 @@ class Chain:
             ),
         )
 
-    def td_problem(self, z: Sequence[float]) -> TDProblem:
+    def td_problem(self, z: Sequence[float] | np.ndarray) -> TDProblem:
         """X, Y, P and rewards of `data(z)` for the closed form, in float64; Y holds next pairs of weight > 0."""
         states, zs = self._pairs(z)
         rows = np.flatnonzero(states < self.length - 1)
@@ -169,12 +169,12 @@ class Chain:
         one_hot = np.eye(self.num_actions)[actions.ravel()]
         return np.concatenate([self._encode(states.ravel()), one_hot, zs.ravel()[:, None]], axis=1)
 
-    def grid(self, z: Sequence[float], action: int = A) -> Float[np.ndarray, "N D"]:
+    def grid(self, z: Sequence[float] | np.ndarray, action: int = A) -> Float[np.ndarray, "N D"]:
         """Network inputs at every z and state, z-major: reshape a surface over them to [len(z), length]."""
         states, zs = self._pairs(z)
         return self.points(states, action, zs)
 
-    def _pairs(self, z: Sequence[float]) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    def _pairs(self, z: Sequence[float] | np.ndarray) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         _check_z(z)
         return np.tile(np.arange(self.length), len(z)), np.repeat(np.asarray(z, np.float64), self.length)
 
@@ -184,7 +184,7 @@ class Chain:
         return states[:, None] / max(self.length - 1, 1)
 
 
-def _check_z(z: Sequence[float]) -> None:
+def _check_z(z: Sequence[float] | np.ndarray) -> None:
     values = np.asarray(z)
     if (
         values.ndim != 1

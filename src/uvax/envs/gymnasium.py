@@ -50,6 +50,7 @@ class GoToDoorEnv(MinigridGoToDoor):
         self.room = (size, size)
         self.doors: list[tuple[int, int]] = []  # in the order of WALLS
         self.door_colours: list[int] = []
+        self._board = np.zeros(params.obs_dim, np.int8)  # the observation without the agent
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         target = None if options is None else options.get("target")
@@ -70,10 +71,10 @@ class GoToDoorEnv(MinigridGoToDoor):
         if not self.action_space.contains(action):
             raise InvalidInput(f"action must be an integer from 0 to {len(moves) - 1}, got {action!r}")
         action = int(action)
-        cell = self.grid.get(*self.front_pos)
+        cell = self.grid.get(*self.front_pos) if action == OPEN else None
         # Not the step of Minigrid's GoToDoor, in which `done` ends the episode.
         obs, _, terminated, truncated, info = MiniGridEnv.step(self, moves[action])
-        opened = action == OPEN and isinstance(cell, Door) and cell.color == self.target_color
+        opened = isinstance(cell, Door) and cell.color == self.target_color
         if opened:
             self.place_agent(size=self.room)
             obs = self.gen_obs()
@@ -83,12 +84,11 @@ class GoToDoorEnv(MinigridGoToDoor):
 
     def gen_obs(self) -> Any:
         """The paper's 35 numbers and the one-hot task."""
-        one_hot = np.eye(len(COLOR_TO_IDX), dtype=np.int8)
-        parts = (self.agent_pos, [self.agent_dir + 1], one_hot[self.door_colours].ravel(), np.ravel(self.doors))
-        return {
-            "obs": np.concatenate(parts).astype(np.int8),
-            "task": one_hot[COLOR_TO_IDX[self.target_color]].astype(np.float32),
-        }
+        obs = self._board.copy()
+        obs[:3] = *self.agent_pos, self.agent_dir + 1
+        task = np.zeros(len(COLOR_TO_IDX), np.float32)
+        task[COLOR_TO_IDX[self.target_color]] = 1
+        return {"obs": obs, "task": task}
 
     @property
     def state(self) -> State:
@@ -142,6 +142,8 @@ class GoToDoorEnv(MinigridGoToDoor):
         self.room = (width, height)
         self.doors = sorted(colours, key=wall)
         self.door_colours = [colours[door] for door in self.doors]
+        one_hots = np.eye(len(COLOR_TO_IDX))[self.door_colours]
+        self._board = np.concatenate([np.zeros(3), one_hots.ravel(), np.ravel(self.doors)]).astype(np.int8)
 
     def _set_target(self, colour: str) -> None:
         present = {IDX_TO_COLOR[index]: door for index, door in zip(self.door_colours, self.doors, strict=True)}

@@ -7,11 +7,12 @@ expected return follows from the path lengths on the board alone, by a renewal e
 
 import functools
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from uvax.envs.go_to_door import MIN_SIZE, OPEN, WALLS, GoToDoor, State, check_range, in_front
@@ -19,6 +20,7 @@ from uvax.errors import InvalidInput
 
 UNREACHABLE = 2**20  # poses in walls, and every pose when the target is not on the board
 GRID = 10  # the paper's largest size
+CHUNK = 512  # holds all boards of size 10
 
 
 class Ceiling(NamedTuple):
@@ -37,7 +39,7 @@ def distances(state: State, *, grid: int = GRID) -> Int[Array, "grid grid 4"]:
     `grid` bounds width and height of the board and is static. Cost O(grid^2) for each of O(grid) levels.
     """
     _check_grid(state, grid)
-    x, y, direction = jnp.meshgrid(jnp.arange(grid), jnp.arange(grid), jnp.arange(4), indexing="ij")
+    x, y, direction = _poses(grid)
     interior = _interior(state, grid)
     front_x, front_y = in_front(x, y, direction)
     opens = jnp.any(
@@ -87,13 +89,16 @@ def optimal_action(state: State, table: Int[Array, "grid grid 4"] | None = None,
     return jnp.where(table[x, y, direction] == 0, OPEN, jnp.argmin(after).astype(jnp.int32))
 
 
-def optimal_return(state: State, *, horizon: int, gamma: float = 1.0, grid: int = GRID) -> Float[Array, ""]:
+def optimal_return(
+    state: State, *, horizon: int, gamma: Float[ArrayLike, ""] = 1.0, grid: int = GRID
+) -> Float[Array, ""]:
     """Expected return of the best policy from this state with `horizon` steps left; 0 for an absent target.
 
     With c = distance + 1 the cost of opening the door from the state and M_t the mean of the return over all
     poses with t steps left: V_t = gamma^(c-1) (1 + gamma M_{t-c}) if c <= t, else 0. For one state; vmap for
     more.
     """
+    _check_gamma(gamma)
     cost, by_time = _renewal(state, horizon, gamma, grid)
     here = cost[state.pos[0], state.pos[1], state.direction]
     left = jnp.maximum(horizon - here, 0)
@@ -112,17 +117,18 @@ def ceiling(env: GoToDoor, *, episodes: int | None = None, key: Array | None = N
     size, horizon = np.asarray(env.size), env.max_steps
     if size.ndim:
         raise InvalidInput(f"ceiling takes an environment with one size, got size {size.tolist()}; use one at a time")
-    grid = int(size)
+    grid = max(int(size), GRID)
+    _check_gamma(gamma)
     if episodes is None:
-        states, weights = _all_boards(grid)
-        values = np.asarray(_placement_returns(states, horizon, gamma, grid), np.float64)
+        states, weights = _all_boards(int(size))
+        values = _in_chunks(states, horizon, grid, True, gamma)
         by_wall = np.sum(values.reshape(len(WALLS), -1) * weights, axis=1)
         return Ceiling(float(by_wall.mean()), 0.0, by_wall, np.zeros(len(WALLS)))
     if key is None or episodes < 2:
         raise InvalidInput(f"ceiling needs a key and at least 2 episodes to sample, got episodes={episodes}, {key=}")
     states = env.batch_reset(episodes, key=key)
     walls = np.asarray(env.target_wall(states))
-    values = np.asarray(_state_returns(states, horizon, gamma, grid), np.float64)
+    values = _in_chunks(states, horizon, grid, False, gamma)
     parts = [values[walls == wall] for wall in range(len(WALLS))]
     return Ceiling(
         float(values.mean()),
@@ -133,17 +139,15 @@ def ceiling(env: GoToDoor, *, episodes: int | None = None, key: Array | None = N
 
 
 def _renewal(
-    state: State, horizon: int, gamma: float, grid: int
+    state: State, horizon: int, gamma: Float[ArrayLike, ""], grid: int
 ) -> tuple[Int[Array, "grid grid 4"], Float[Array, " horizon_plus_1"]]:
     """Steps to open the door from every pose, and M_0..M_horizon.
 
     M_t = sum_{k=1}^t h_k gamma^(k-1) (1 + gamma M_{t-k}), where h_k is the share of poses with cost k.
     """
     check_range("horizon", horizon, 0, UNREACHABLE)
-    if not 0 <= gamma <= 1:
-        raise InvalidInput(f"gamma must be a number from 0 to 1, got {gamma}")
     cost = distances(state, grid=grid) + 1
-    k = jnp.arange(1, horizon + 1)
+    k = jnp.arange(1, horizon + 1, dtype=jnp.int32)
     interior = _interior(state, grid)
     poses = jnp.sum(interior).astype(jnp.float32)
     share = jnp.sum((cost[..., None] == k) & interior[..., None], axis=(0, 1, 2)).astype(jnp.float32) / poses
@@ -153,28 +157,44 @@ def _renewal(
         now = jnp.sum(jnp.where(k <= t, gain * (1 + gamma * past), 0.0))
         return jnp.concatenate([now[None], past])[:horizon], now
 
-    _, means = jax.lax.scan(advance, jnp.zeros(horizon), k)
-    return cost, jnp.concatenate([jnp.zeros(1), means])
+    _, means = jax.lax.scan(advance, jnp.zeros(horizon, jnp.float32), k)
+    return cost, jnp.concatenate([jnp.zeros(1, jnp.float32), means])
+
+
+def _poses(grid: int) -> tuple[Int[Array, "grid grid 4"], Int[Array, "grid grid 4"], Int[Array, "grid grid 4"]]:
+    """x, y and direction of every entry of a table."""
+    axes = (jnp.arange(n, dtype=jnp.int32) for n in (grid, grid, 4))
+    x, y, direction = jnp.meshgrid(*axes, indexing="ij")
+    return x, y, direction
 
 
 def _interior(state: State, grid: int) -> Bool[Array, "grid grid 4"]:
-    x, y, _ = jnp.meshgrid(jnp.arange(grid), jnp.arange(grid), jnp.arange(4), indexing="ij")
+    x, y, _ = _poses(grid)
     return (x > 0) & (x < state.width - 1) & (y > 0) & (y < state.height - 1)
 
 
-def _power(gamma: float, exponent: Int[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.float32(gamma) ** exponent.astype(jnp.float32)
+def _power(gamma: Float[ArrayLike, ""], exponent: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return jnp.asarray(gamma, jnp.float32) ** exponent.astype(jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _state_returns(states: State, horizon: int, gamma: float, grid: int) -> Float[Array, " n"]:
-    each = functools.partial(optimal_return, horizon=horizon, gamma=gamma, grid=grid)
-    return jax.lax.map(each, states, batch_size=256)
+def _returns(states: State, horizon: int, grid: int, placed: bool, gamma: Float[ArrayLike, ""]) -> Float[Array, " n"]:
+    """`optimal_return` of each state, or its mean over all poses on the board."""
+    if placed:
+        return jax.vmap(lambda state: _renewal(state, horizon, gamma, grid)[1][-1])(states)
+    return jax.vmap(lambda state: optimal_return(state, horizon=horizon, gamma=gamma, grid=grid))(states)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _placement_returns(states: State, horizon: int, gamma: float, grid: int) -> Float[Array, " n"]:
-    return jax.lax.map(lambda state: _renewal(state, horizon, gamma, grid)[1][-1], states, batch_size=256)
+def _in_chunks(states: State, horizon: int, grid: int, placed: bool, gamma: float) -> Float[np.ndarray, " n"]:
+    """In chunks of one length, the last one filled up: one compiled program for all sizes up to GRID."""
+    n = len(states.time)
+    values = []
+    states = jax.device_get(states)
+    for start in range(0, n, CHUNK):
+        rows = np.minimum(np.arange(start, start + CHUNK), n - 1)
+        part = State(*(field[rows] for field in states))
+        values.append(np.asarray(_returns(part, horizon, grid, placed, gamma), np.float64))
+    return np.concatenate(values)[:n]
 
 
 def _all_boards(size: int) -> tuple[State, Float[np.ndarray, "4 boards"]]:
@@ -189,21 +209,27 @@ def _all_boards(size: int) -> tuple[State, Float[np.ndarray, "4 boards"]]:
             boards.append((width, height, doors, wall))
             weights.append(1 / (len(sides) ** 2 * (along - 4)))
     widths, heights, doors, walls = (np.array(column, np.int32) for column in zip(*boards, strict=True))
+    n = len(boards)
     states = State(
         width=jnp.asarray(widths),
         height=jnp.asarray(heights),
-        pos=jnp.ones((len(boards), 2), jnp.int32),
-        direction=jnp.zeros(len(boards), jnp.int32),
+        pos=jnp.ones((n, 2), jnp.int32),
+        direction=jnp.zeros(n, jnp.int32),
         door_pos=jnp.asarray(doors),
-        door_color=jnp.tile(jnp.arange(len(WALLS), dtype=jnp.int32), (len(boards), 1)),
+        door_color=jnp.tile(jnp.arange(len(WALLS), dtype=jnp.int32), (n, 1)),
         target=jnp.asarray(walls),
-        time=jnp.zeros(len(boards), jnp.int32),
+        time=jnp.zeros(n, jnp.int32),
     )
     return states, np.array(weights).reshape(len(WALLS), -1)
 
 
 def _stderr(values: Float[np.ndarray, " n"]) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
+def _check_gamma(gamma: Any) -> None:
+    if not isinstance(gamma, jax.core.Tracer) and not 0 <= gamma <= 1:
+        raise InvalidInput(f"gamma must be a number from 0 to 1, got {gamma}")
 
 
 def _check_grid(state: State, grid: int) -> None:
