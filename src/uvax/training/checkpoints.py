@@ -117,8 +117,8 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be written to {self.folder}: {_why(error)};"
                 f" {_kept(self.steps())}"
             ) from error
-        steps = self._steps(kind)
-        self._discard(*(self._path(kind, s) for s in steps if s > step or s not in sorted(steps)[-keep:]))
+        kept = [s for s in self._steps(kind) if s <= step][-keep:]
+        self._discard(*(self._path(kind, s) for s in self._steps(kind) if s not in kept))
 
     def _put(self, temporary: Path, target: Path) -> None:
         self._discard(target)  # the same step again, after a fall-back to an earlier one

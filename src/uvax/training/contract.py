@@ -12,6 +12,30 @@ from uvax.errors import InvalidInput
 from uvax.training.log import RESERVED
 
 
+class Static:
+    """An estimator as a static argument of compiled functions.
+
+    Equal frozen dataclasses are the same program, so that a second `fit` does not compile again. Anything else may
+    have been changed in between, and is compiled anew.
+    """
+
+    def __init__(self, estimator: Any):
+        self.estimator = estimator
+        frozen = getattr(getattr(type(estimator), "__dataclass_params__", None), "frozen", False)
+        self._identity: Any = (type(estimator), estimator) if frozen else id(self)
+        try:
+            self._hash = hash(self._identity)
+        except TypeError:  # a field that is an array, say
+            self._identity = id(self)
+            self._hash = hash(self._identity)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._identity == other._identity
+
+
 def state_shape(estimator: Any, spec: Spec) -> PyTree[jax.ShapeDtypeStruct]:
     """Structure, shapes and dtypes of a state, without computing one; a sentence if it holds more than arrays."""
     shape = eqx.filter_eval_shape(lambda key: estimator.init(spec, key=key), jax.random.key(0))

@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from uvax.data.transition import Spec
 from uvax.errors import DamagedFile, Diverged, InvalidInput
 from uvax.estimators import config, from_config
 from uvax.estimators.base import TrainState
-from uvax.training.contract import state_shape
+from uvax.training.contract import Static, state_shape
 from uvax.training.leaves import fill, to_host
 
 KIND = "fit"
@@ -75,11 +75,11 @@ class Fit:
         A single observation goes with many tasks, a single task with many observations; otherwise the leading axes
         must agree.
         """
-        return self._value(self.state, *self._inputs(obs, task))
+        return _answer(self._static, "value", self.state, *self._inputs(obs, task))
 
     def uncertainty(self, obs: Any, task: Any = None) -> Float[Array, "*batch A"]:
         """The estimator's uncertainty of `value`: a variance for UVU and BDQNP; see the estimator's docstring."""
-        return self._uncertainty(self.state, *self._inputs(obs, task))
+        return _answer(self._static, "uncertainty", self.state, *self._inputs(obs, task))
 
     def at_best(self) -> "Fit":
         """This fit with the best state in place of the last one."""
@@ -107,13 +107,8 @@ class Fit:
         storage.write(path, KIND, arrays, header, overwrite=overwrite)
 
     @functools.cached_property
-    def _value(self) -> Callable[..., Array]:
-        # A function of this object: an estimator need not be hashable.
-        return jax.jit(lambda state, obs, task: self.estimator.value(state, obs, task))
-
-    @functools.cached_property
-    def _uncertainty(self) -> Callable[..., Array]:
-        return jax.jit(lambda state, obs, task: self.estimator.uncertainty(state, obs, task))
+    def _static(self) -> Static:
+        return Static(self.estimator)
 
     def _inputs(self, obs: Any, task: Any) -> tuple[PyTree, Array]:
         if not isinstance(self.spec.obs, jax.ShapeDtypeStruct):  # an observation of several parts: the method's own
@@ -182,12 +177,21 @@ def for_inference(state: PyTree) -> PyTree:
 
 
 def describe(estimator: Any) -> dict[str, Any]:
-    """The estimator's configuration as plain JSON; what has no JSON form is recorded by its type."""
+    """The estimator's configuration as plain JSON; what has no JSON form is recorded in words."""
     if dataclasses.is_dataclass(estimator):
-        values = config(estimator)
-    else:
-        values = {"class": type(estimator).__name__, **getattr(estimator, "__dict__", {})}
-    return json.loads(json.dumps(values, default=lambda x: x.item() if isinstance(x, np.generic) else type(x).__name__))
+        return _plain(config(estimator))
+    return _plain({"class": type(estimator).__name__, **getattr(estimator, "__dict__", {})})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else type(value).__name__
 
 
 def first_difference(then: Any, now: Any, name: str = "") -> str | None:
@@ -202,6 +206,11 @@ def first_difference(then: Any, now: Any, name: str = "") -> str | None:
                 return difference
         return None
     return None if then == now else f"{name} was {then!r} and is {now!r}"
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _answer(static: Static, name: str, state: PyTree, obs: PyTree, task: Array) -> Array:
+    return getattr(static.estimator, name)(state, obs, task)
 
 
 def _checked(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype) -> Array:

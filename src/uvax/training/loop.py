@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
-from uvax.training.contract import check_update
+from uvax.training.contract import Static, check_update
 
 # Rows per block while the cache is filled: activations stay small, the matrix products stay large.
 _CACHE_BLOCK = 4_096
@@ -54,34 +54,34 @@ class Trainer:
         self.seeds = tuple(seeds)
         self.stacked = stacked
         self.rows = len(dataset)
-        self._static = _Static(estimator, self.spec, stacked, _mesh(devices, estimator.batch_size, self.rows))
+        self._program = _Program(Static(estimator), self.spec, stacked, _mesh(devices, estimator.batch_size, self.rows))
         keys = _keys(self.seeds) if stacked else _keys(self.seeds)[0]
-        self._data, self._keys = self._static.replicate((_compact(dataset, estimator.gamma), keys))
+        self._data, self._keys = self._program.replicate((_compact(dataset, estimator.gamma), keys))
         self._cache: PyTree = None
         self.cached = False
 
     def init(self) -> PyTree:
         """The state before the first step, checked against the contract of `estimators.base`."""
         check_update(self.estimator, self.spec, self.rows)
-        return _init(self._static, self._keys)
+        return _init(self._program, self._keys)
 
     def place(self, state: PyTree) -> PyTree:
         """A state that was read from a file, on the devices of this trainer."""
-        return self._static.replicate(state)
+        return self._program.replicate(state)
 
     def fill_cache(self, state: PyTree, limit: int) -> None:
         """Compute what training never changes once for all transitions, if the method has it and it fits `limit`."""
         if not callable(getattr(self.estimator, "cache", None)):
             return
-        shape = jax.eval_shape(functools.partial(_cache, self._static), state, self._data)
+        shape = jax.eval_shape(functools.partial(_cache, self._program), state, self._data)
         if shape is not None and sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) <= limit:
-            self._cache = _cache(self._static, state, self._data)
+            self._cache = _cache(self._program, state, self._data)
             self.cached = True
 
     def run(self, state: PyTree, first: int, length: int) -> Chunk:
         """`length` updates, from the one that makes step `first` into step `first` + 1."""
         start = jnp.asarray(first, jnp.int32)
-        return _run(self._static, length, state, self._keys, start, self._data, self._cache)
+        return _run(self._program, length, state, self._keys, start, self._data, self._cache)
 
     def state_of(self, state: PyTree, index: int) -> PyTree:
         """The state of one seed."""
@@ -89,7 +89,7 @@ class Trainer:
 
     def nonfinite(self, state: PyTree) -> np.ndarray:
         """How many numbers of the state are NaN or infinite, for each seed."""
-        return np.atleast_1d(np.asarray(_nonfinite(self._static, state)))
+        return np.atleast_1d(np.asarray(_nonfinite(self._program, state)))
 
     def keep(self, alive: Sequence[bool], new: PyTree, old: PyTree) -> PyTree:
         """`new` for the seeds that are alive, `old` for the others."""
@@ -98,38 +98,18 @@ class Trainer:
         return _keep(jnp.asarray(alive), new, old) if self.stacked else old
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Static:
-    """What a compiled chunk depends on besides arrays.
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """What a compiled chunk depends on besides arrays."""
 
-    Equal frozen dataclasses are the same program, so that a second `fit` does not compile again. Anything else may
-    have been changed in between, and is compiled anew.
-    """
-
-    estimator: Any
+    static: Static
     spec: Spec
     stacked: bool
     mesh: jax.sharding.Mesh | None
 
-    @functools.cached_property
-    def _identity(self) -> Any:
-        estimator = self.estimator
-        if not getattr(getattr(type(estimator), "__dataclass_params__", None), "frozen", False):
-            return id(self)
-        leaves, structure = jax.tree.flatten(self.spec.obs)
-        spec = (*((leaf.shape, leaf.dtype) for leaf in leaves), structure, *self.spec[1:])
-        key = (type(estimator), estimator, spec, self.stacked, self.mesh)
-        try:
-            hash(key)
-        except TypeError:  # a field that is an array, say
-            return id(self)
-        return key
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self._identity == other._identity
+    @property
+    def estimator(self) -> Any:
+        return self.static.estimator
 
     def over_seeds(self, function: Any, *axes: int | None) -> Any:
         return jax.vmap(function, in_axes=axes) if self.stacked else function
@@ -148,16 +128,16 @@ class _Static:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _init(static: _Static, keys: Array) -> PyTree:
+def _init(program: _Program, keys: Array) -> PyTree:
     def init(key: Array) -> PyTree:
-        return static.estimator.init(static.spec, key=jax.random.split(key)[0])
+        return program.estimator.init(program.spec, key=jax.random.split(key)[0])
 
-    return static.over_seeds(init, 0)(keys)
+    return program.over_seeds(init, 0)(keys)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _run(
-    static: _Static,
+    program: _Program,
     length: int,
     state: PyTree,
     keys: Array,
@@ -165,17 +145,17 @@ def _run(
     data: Transition,
     cache: PyTree,
 ) -> Chunk:
-    estimator = static.estimator
+    estimator = program.estimator
     every_row = estimator.batch_size is None
 
     def chunk(state: PyTree, key: Array, data: Transition, cache: PyTree) -> Chunk:
         steps_key = jax.random.split(key)[1]
         data = data._replace(cache=cache)
-        whole = static.divide(_converted(data)) if every_row else None
+        whole = program.divide(_converted(data)) if every_row else None
 
         def step(state: PyTree, i: Int[Array, ""]) -> tuple[PyTree, dict[str, Array]]:
             rows_key, update_key = jax.random.split(jax.random.fold_in(steps_key, i))
-            batch = static.divide(_sample(data, estimator.batch_size, key=rows_key)) if whole is None else whole
+            batch = program.divide(_sample(data, estimator.batch_size, key=rows_key)) if whole is None else whole
             state, metrics = estimator.update(state, batch, key=update_key)
             return state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
 
@@ -183,11 +163,11 @@ def _run(
         means = {name: jnp.mean(values) for name, values in metrics.items()}
         return Chunk(state, means, metrics["loss"], _count_nonfinite(state))
 
-    return static.over_seeds(chunk, 0, 0, None, None if cache is None else 0)(state, keys, data, cache)
+    return program.over_seeds(chunk, 0, 0, None, None if cache is None else 0)(state, keys, data, cache)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _cache(static: _Static, state: PyTree, data: Transition) -> PyTree:
+def _cache(program: _Program, state: PyTree, data: Transition) -> PyTree:
     """`estimator.cache` over all transitions, block by block into one buffer; the last block may overlap another."""
     rows = data.action.shape[0]
     block = min(_CACHE_BLOCK, rows)
@@ -197,7 +177,7 @@ def _cache(static: _Static, state: PyTree, data: Transition) -> PyTree:
             return jax.lax.dynamic_slice_in_dim(x, first, block)
 
         batch = _converted(jax.tree.map(cut, data))
-        return static.estimator.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
+        return program.estimator.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
 
     def fill(state: PyTree) -> PyTree:
         shape = jax.eval_shape(part, state, jnp.int32(0))
@@ -213,12 +193,12 @@ def _cache(static: _Static, state: PyTree, data: Transition) -> PyTree:
         empty = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), shape)
         return jax.lax.fori_loop(0, -(-rows // block), body, empty)
 
-    return static.over_seeds(fill, 0)(state)
+    return program.over_seeds(fill, 0)(state)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _nonfinite(static: _Static, state: PyTree) -> Int[Array, "..."]:
-    return static.over_seeds(_count_nonfinite, 0)(state)
+def _nonfinite(program: _Program, state: PyTree) -> Int[Array, "..."]:
+    return program.over_seeds(_count_nonfinite, 0)(state)
 
 
 @jax.jit

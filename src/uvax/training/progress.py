@@ -2,35 +2,25 @@
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 SECONDS_BETWEEN_LINES = 30.0
 
 
-class Progress(Protocol):
-    """Something to tell how far training is."""
-
-    def update(self, step: int, loss: float | None = None, evaluation: str | None = None) -> None: ...
-
-    def say(self, sentence: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Silent:
-    """Says nothing."""
+class Progress:
+    """Silence; those below say how far training is."""
 
     def update(self, step: int, loss: float | None = None, evaluation: str | None = None) -> None:
-        pass
+        """`step` steps are done; what is not given is as before."""
 
     def say(self, sentence: str) -> None:
-        pass
+        """A sentence that does not disturb the display."""
 
     def close(self) -> None:
-        pass
+        """No more is to come."""
 
 
-class Lines:
+class Lines(Progress):
     """A plain line every half minute, for logs of batch jobs."""
 
     def __init__(self, name: str, start: int, steps: int):
@@ -62,7 +52,7 @@ class Lines:
         self.say(f"{self._name}: step {self._step:,} of {self._steps:,}{self._loss}{self._evaluation}, {times}")
 
 
-class Bar:
+class Bar(Progress):
     """A bar with the loss, the latest evaluation and the time left."""
 
     def __init__(self, name: str, start: int, steps: int, console: Any):
@@ -97,7 +87,7 @@ class Bar:
 def make_progress(wanted: bool, name: str, start: int, steps: int) -> Progress:
     """A bar in a terminal or notebook, lines elsewhere, silence when not wanted."""
     if not wanted:
-        return Silent()
+        return Progress()
     from rich.console import Console
 
     console = Console(stderr=True)
