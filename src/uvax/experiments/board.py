@@ -48,7 +48,8 @@ def perform(
     env = GoToDoorEnv(size=config["size"], render_mode="rgb_array", tile_size=config["tile"])
     try:
         _, _ = env.reset(seed=seed)
-        image = Image.fromarray(env.render())
+        width, height = (config["tile"] * side for side in env.room)
+        image = Image.fromarray(env.render()[:height, :width])  # a board may be smaller than the largest one
         mission = str(env.mission)
     finally:
         env.close()

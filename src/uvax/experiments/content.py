@@ -105,8 +105,8 @@ Item = str | Table | Chart | Figure | Picture
 class Section:
     """A part of the report: a heading, words, and what is to be seen in order.
 
-    `summary` is the one sentence that the top of the page repeats; `items` are paragraphs (str), tables, charts,
-    figures and pictures. `rows` are the ids of the trials that it is made from.
+    `summary` is what the top of the page says of it, sentences divided by "; "; `items` are paragraphs (str), tables,
+    charts, figures and pictures. `rows` are the ids of the trials that it is made from.
     """
 
     id: str

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from uvax.errors import InvalidInput
 from uvax.experiments.jobs import Job
@@ -40,6 +40,7 @@ class Outcome:
     message: str = ""
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Starts jobs; `poll` waits a moment and returns those that ended since."""
 
@@ -67,9 +68,9 @@ class LocalExecutor:
 
     def __init__(self, store: Path, *, workers: int | None = None, threads: int = 1):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._workers = max(1, cores // threads) if workers is None else workers
-        if self._workers < 1 or threads < 1:
+        if threads < 1 or (workers is not None and workers < 1):
             raise InvalidInput(f"workers and threads must be at least 1, got {workers} and {threads}")
+        self._workers = max(1, cores // threads) if workers is None else workers
         self._store, self._threads = store, threads
         self._running: dict[str, tuple[Job, subprocess.Popen[bytes]]] = {}
 

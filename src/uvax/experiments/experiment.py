@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from uvax.errors import InvalidInput, unknown_name
-from uvax.estimators import METHODS
 from uvax.experiments.content import Section
+from uvax.experiments.presets import check_method
 from uvax.experiments.rows import Trial
 
 Row = dict[str, Any]
@@ -17,9 +17,9 @@ MODULES = {
     "table1": ("uvax.experiments.table1", "Table 1: task rejection, seven methods, sizes 5 to 10"),
     "width": ("uvax.experiments.width", "Figure 'gotodoor' (a): return against network width"),
     "runtime": ("uvax.experiments.runtime", "Figure 'gotodoor' (b): time of ensembles and of UVU"),
-    "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
     "search": ("uvax.experiments.search", "Table 'hpsearchspace': the search for hyperparameters"),
     "ablation": ("uvax.experiments.ablation", "heads and members, bootstrapping, normalisation, rejections"),
+    "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
     "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
 }
 
@@ -40,8 +40,7 @@ class Settings:
             if size < 5:
                 raise InvalidInput(f"sizes holds {size}; expected sizes of at least 5 (the paper: 5 to 10)")
         for method in self.methods or ():
-            if method not in METHODS:
-                raise unknown_name("method", method, METHODS)
+            check_method(method)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ A job is plain JSON, so that it can cross to another process or machine. It is e
 a collection, which ends in a dataset.
 """
 
-import importlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from uvax.errors import unknown_name
+from uvax.experiments.presets import imported
 from uvax.experiments.rows import Trial
 
 Progress = Callable[[float, str], None]  # share done, and a few words
 
-# kind of a configuration -> the function that runs it: f(config, seed, *, data, work, progress) -> result
+# kind of a configuration -> the function that runs it: f(config, seed, *, data, work, progress) -> result.
+# A kind of your own is "your_module:function" itself; the module must be importable where the trial runs.
 KINDS = {
     "task_rejection": "uvax.experiments.trial:perform",
     "step_time": "uvax.experiments.timing:perform",
@@ -79,11 +80,10 @@ def finish(job: Job) -> None:
 def _trial(job: Job, progress: Progress) -> dict[str, Any]:
     payload = job.payload
     trial = Trial(payload["experiment"], payload["config"], payload["seed"], started=time.time())
-    kind = trial.config.get("kind")
-    if kind not in KINDS:
-        raise unknown_name("kind of trial", str(kind), KINDS)
-    module, name = KINDS[kind].split(":")
-    run = getattr(importlib.import_module(module), name)
+    kind = str(trial.config.get("kind"))
+    if kind not in KINDS and ":" not in kind:
+        raise unknown_name("kind of trial", kind, KINDS)
+    run = imported(KINDS.get(kind, kind), "kind of trial")
     data = None if payload["data"] is None else Path(payload["data"])
     row = trial.row(run(trial.config, trial.seed, data=data, work=Path(job.work), progress=progress))
     row["provenance"] |= {"command": payload["command"], "device": _device()}

@@ -26,6 +26,19 @@ _TABLE1 = {
 }
 TABLE1 = {size: dict(zip(METHODS, row, strict=True)) for size, row in _TABLE1.items()}
 
+# What the paper's table says about pairs of methods: (a, b, whether "a at or above b" is meant, or "a above b").
+CLAIMS = (
+    ("uvu", "bdqnp35", True),
+    ("uvu", "bdqnp15", True),
+    ("uvu", "bdqnp3", False),
+    ("uvu", "dqn-rnd-p", True),
+    ("bdqnp35", "bdqnp15", True),
+    ("bdqnp15", "bdqnp3", False),
+    ("bdqnp3", "dqn", False),
+    ("dqn-rnd-p", "dqn-rnd", False),
+    ("dqn", "dqn-rnd", False),
+)
+
 # Table "hpsearchspace".
 RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 PRIOR_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -35,5 +48,5 @@ ENSEMBLES = (1, 3, 5, 10, 15, 25, 35)
 
 
 def label(method: str) -> str:
-    """A method's name as the paper prints it."""
-    return LABELS.get(method, method)
+    """A method's name as the paper prints it; of one of your own, "module:Class", the class."""
+    return LABELS.get(method, method.rpartition(":")[2])

@@ -1,12 +1,13 @@
 """How large a trial is: the one place where the numbers of `smoke`, `cpu` and `paper` stand."""
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from uvax.errors import unknown_name
-from uvax.estimators import METHODS, config, make
+from uvax.errors import InvalidInput, unknown_name
+from uvax.estimators import METHODS, config, from_config, make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +58,45 @@ def preset_training(name: str) -> Training:
 
 
 def preset_hyperparameters(name: str, method: str, **changes: Any) -> dict[str, Any]:
-    """The whole configuration of a method in a preset, as `uvax.estimators.from_config` reads it.
+    """The whole configuration of a method in a preset, as `build_estimator` reads it.
 
-    `changes` are hyperparameters that differ from the preset; one that the method does not have is an error.
+    `changes` are hyperparameters that differ from the preset; one that the method does not have is an error. A method
+    of your own is "your_module:Class", a dataclass; it gets those of the preset's numbers that it has fields for.
 
-        from_config(preset_hyperparameters("cpu", "uvu", width=256))
+        build_estimator(preset_hyperparameters("cpu", "uvu", width=256))
     """
     numbers = preset(name)
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    known = {f.name for f in dataclasses.fields(METHODS[method][0])}
+    check_method(method)
+    cls = METHODS[method][0] if method in METHODS else imported(method, "method")
+    known = {f.name for f in dataclasses.fields(cls)}
     shared = {key: value for key, value in numbers.shared.items() if key in known}
-    return config(make(method, **{**shared, **numbers.methods.get(method, {}), **changes}))
+    given = {**shared, **numbers.methods.get(method, {}), **changes}
+    if method in METHODS:
+        return config(make(method, **given))
+    if unknown := sorted(set(given) - known):
+        raise unknown_name(f"hyperparameter of {method}", unknown[0], known)
+    return {**config(cls(**given)), "class": method}
+
+
+def build_estimator(hyperparameters: Mapping[str, Any]) -> Any:
+    """The estimator of a configuration, one of uvax's own or one of yours."""
+    place = str(hyperparameters.get("class"))
+    if ":" not in place:
+        return from_config(dict(hyperparameters))
+    given = {key: value for key, value in hyperparameters.items() if key != "class"}
+    return imported(place, "method")(**given)
+
+
+def check_method(method: str) -> None:
+    """Refuse a method that is neither one of uvax's nor "module:Class"."""
+    if method not in METHODS and ":" not in method:
+        raise unknown_name("method", method, METHODS)
+
+
+def imported(place: str, what: str) -> Any:
+    """What is called `name` in "module:name"; a sentence when there is no such thing."""
+    module, _, name = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"the {what} {place!r} cannot be imported: {error}") from error

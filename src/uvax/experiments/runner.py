@@ -97,6 +97,7 @@ def run_jobs(
                 begun[job.id] = time.monotonic()
                 running[job.id] = job
                 executor.start(job)
+            show(snapshot())
             for outcome in executor.poll(poll_seconds):
                 job = running.pop(outcome.job.id)
                 if outcome.status == "done":
@@ -108,7 +109,7 @@ def run_jobs(
                     tried = f" after {attempts[job.id]} attempts" if attempts[job.id] > 1 else ""
                     summary.failed.append(f"{job.title} failed{tried}: {outcome.message}")
                     _record_failure(results, job, outcome.message, attempts[job.id])
-            show(snapshot())
+        show(snapshot())
     except BaseException:
         executor.stop()
         raise

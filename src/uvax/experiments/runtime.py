@@ -160,7 +160,7 @@ def _summary(cells: Mapping[tuple[Any, ...], list[Row]]) -> str:
         if uvu and rows:
             ratio = rows[0]["result"]["per_step"] / uvu[0]["result"]["per_step"]
             parts.append(f"BDQNP({members}) {ratio:.1f} times")
-    return f"A gradient step of {', of '.join(parts)} that of UVU, measured plainly." if parts else ""
+    return f"Time of a gradient step against UVU's: {', '.join(parts)}" if parts else ""
 
 
 def _introduction(rows: Sequence[Row]) -> str:

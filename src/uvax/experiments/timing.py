@@ -15,8 +15,8 @@ from jaxtyping import PyTree
 from uvax.data import Dataset
 from uvax.envs import GoToDoor
 from uvax.estimators import config as describe
-from uvax.estimators import from_config
 from uvax.evaluation import evaluate
+from uvax.experiments.presets import build_estimator
 from uvax.training.loop import Trainer
 
 KIND = "step_time"
@@ -56,7 +56,7 @@ def perform(
     `per_step` is the median over chunks, `fastest` and `slowest` the quartiles; `compile` the first call of each
     compiled length beyond its run time; `memory` the peak of the process, data and compiler included.
     """
-    estimator = from_config(config["hyperparameters"])
+    estimator = build_estimator(config["hyperparameters"])
     env = GoToDoor(size=10)
     dataset = random_dataset(env, config["rows"], seed)
     progress(0.0, "compiling")

@@ -18,10 +18,9 @@ from uvax.envs import GoToDoor
 from uvax.envs.go_to_door import WALLS
 from uvax.envs.optimal import ceiling
 from uvax.errors import InvalidInput
-from uvax.estimators import from_config
 from uvax.evaluation import evaluate, final_evaluation
 from uvax.experiments.explorer import explore
-from uvax.experiments.presets import Training, preset_hyperparameters, preset_training
+from uvax.experiments.presets import Training, build_estimator, preset_hyperparameters, preset_training
 from uvax.training import Evaluate, Fit, TrainingDiverged, fit
 from uvax.training.log import RESERVED
 
@@ -97,7 +96,7 @@ def run_trial(
             f"the trial belongs to the dataset {str(config['dataset'])[:12]}, but was given {dataset.checksum[:12]}"
         )
     env = GoToDoor(size=config["size"])
-    estimator = from_config(config["hyperparameters"])
+    estimator = build_estimator(config["hyperparameters"])
     key = evaluation_key(seed)
 
     tell = progress or _silent

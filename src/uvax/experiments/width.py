@@ -114,7 +114,7 @@ def _summary(series: Sequence[Series]) -> str:
     for line in series:
         if len(line.x) > 1 and line.y[0] is not None and line.y[-1] is not None:
             parts.append(f"{line.name} from {line.y[0]:.2f} at width {line.x[0]} to {line.y[-1]:.2f} at {line.x[-1]}")
-    return "Return with width: " + "; ".join(parts) + "." if parts else ""
+    return "; ".join(parts)
 
 
 def notes(scope: Scope) -> list[str]:

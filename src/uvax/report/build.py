@@ -124,8 +124,9 @@ def _page(
 
     def table(item: Table) -> Markup:
         cells = [[tables.cell(value) for value in row] for row in item.rows]
+        left = {i for i, column in enumerate(zip(*cells, strict=True)) if all(c.value is None for c in column)}
         csv = data_uri(tables.table_csv(item).encode(), "text/csv")
-        return Markup(table_template.render(item=item, rows=cells, csv=csv))
+        return Markup(table_template.render(item=item, rows=cells, left=left, csv=csv))
 
     def part(item: Any) -> tuple[str, Any]:
         if isinstance(item, str):
@@ -137,7 +138,7 @@ def _page(
     parts = [Shown(s.id, s.title, [part(item) for item in s.items]) for s in sections]
     needs_plotly = any(item.json for section in parts for kind, item in section.parts if kind == "chart")
     explorer = explorer_data(rows)
-    summary = [(s, [text.strip() for text in s.summary.split("; ")]) for s in sections if s.summary]
+    summary = [(s, s.summary.split("; ")) for s in sections if s.summary]
     contents = [("summary", "Summary")] if summary else []
     contents += [(section.id, section.title.split(" (")[0]) for section in parts]
     contents += [("explorer", "Grid explorer")] if explorer else []

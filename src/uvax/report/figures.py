@@ -47,8 +47,8 @@ def plotly_figure(chart: Chart | Figure) -> dict[str, Any]:
         "margin": {"l": 56, "r": 12, "t": 12, "b": 48},
         "hovermode": "closest" if chart.kind == "line" else "x",
     }
-    if chart.log_x:
-        layout["xaxis"] |= _log_axis([x for s in chart.series for x in s.x])
+    if chart.kind == "line":
+        layout["xaxis"] |= _axis([x for s in chart.series for x in s.x], log=chart.log_x)
     if chart.log_y:
         layout["yaxis"]["type"] = "log"
     elif chart.y_from_zero:
@@ -59,11 +59,11 @@ def plotly_figure(chart: Chart | Figure) -> dict[str, Any]:
     return {"data": data, "layout": layout, "groups": [g for g in groups(chart) if g], "height": 420}
 
 
-def _log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis with the values that were run as its ticks, if they are few."""
+def _axis(values: Sequence[float], *, log: bool) -> dict[str, Any]:
+    """An axis with the values that were run as its ticks, if they are few."""
     ticks = sorted(set(values))
-    axis: dict[str, Any] = {"type": "log"}
-    if len(ticks) <= 9:
+    axis: dict[str, Any] = {"type": "log" if log else "linear"}
+    if len(ticks) <= (9 if log else 6):
         axis |= {"tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
     return axis
 

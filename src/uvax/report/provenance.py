@@ -33,7 +33,7 @@ def provenance(rows: Sequence[Row], problems: Sequence[str], failed: Sequence[Ma
         ("Commands", "\n".join(dict.fromkeys(str(row["provenance"].get("command")) for row in rows))),
     ]
     if problems:
-        texts.append(f"{len(problems)} rows or lines could not be used and are left out; they are named below.")
+        texts.append(f"Lines that could not be used and are left out: {len(problems)}; they are named below.")
         details.insert(0, ("Rows left out", "\n".join(problems)))
     tables = [_experiments(rows)]
     if datasets := _datasets(rows):
@@ -41,7 +41,7 @@ def provenance(rows: Sequence[Row], problems: Sequence[str], failed: Sequence[Ma
     done = {row["trial_id"] for row in rows}
     lost = {entry["trial_id"]: entry for entry in failed if entry.get("trial_id") not in done}
     if lost:
-        texts.append(f"{len(lost)} trials failed and have no row; what is shown is made without them.")
+        texts.append(f"Trials that failed and have no row: {len(lost)}; what is shown is made without them.")
         tables.append(_failures(list(lost.values())))
     return Provenance(texts, tables, details)
 

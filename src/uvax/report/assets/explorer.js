@@ -6,6 +6,7 @@
   const data = JSON.parse(source.textContent);
   const COLOURS = ["red", "green", "blue", "purple", "yellow", "grey"];
   const PAINT = ["#e03131", "#2f9e44", "#1c7ed6", "#9c36b5", "#f2c200", "#868e96"];
+  const SHORT = ["Re", "Gn", "Bl", "Pu", "Ye", "Gy"];
   const FACING = ["east", "south", "west", "north"], ACTIONS = ["turn left", "turn right", "go forward", "open"];
   const STOPS = ["#00224e", "#2a3f6d", "#575d6d", "#7d7c78", "#a69d75", "#d2c060", "#fee838"]; // cividis
   const KEPT = 2, UNIT = 48, SVG = "http://www.w3.org/2000/svg";
@@ -102,7 +103,7 @@
       make("rect", { x: door.x * UNIT + 4, y: door.y * UNIT + 4, width: UNIT - 8, height: UNIT - 8, rx: 5, fill: PAINT[door.colour],
         stroke: aim ? "#fff" : "#0008", "stroke-width": aim ? 4 : 1, "data-door": COLOURS[door.colour] }, svg);
       make("text", { x: (door.x + .5) * UNIT, y: (door.y + .5) * UNIT + 5, "text-anchor": "middle",
-        fill: door.colour === 4 ? "#222" : "#fff" }, svg).textContent = (aim ? "★" : "") + COLOURS[door.colour][0].toUpperCase();
+        fill: door.colour === 4 ? "#222" : "#fff" }, svg).textContent = (aim ? "★" : "") + SHORT[door.colour];
     }
     const px = (state.x + .5) * UNIT, py = (state.y + .5) * UNIT;
     make("rect", { x: state.x * UNIT + 1.5, y: state.y * UNIT + 1.5, width: UNIT - 3, height: UNIT - 3, fill: "none", stroke: "#fff", "stroke-width": 3 }, svg);
@@ -139,7 +140,7 @@
     const head = document.createElement("thead"), body = document.createElement("tbody");
     const row = (cells, tag, parent) => {
       const line = parent.appendChild(document.createElement("tr"));
-      for (const cell of cells) { const node = line.appendChild(document.createElement(tag)); node.append(cell); if (tag === "th") node.scope = "col"; }
+      for (const cell of cells) { const node = line.appendChild(document.createElement(tag)); node.append(cell); if (tag === "th") node.scope = "col"; if (line.children.length < 3) node.className = "left"; }
     };
     row(["task", "door", ...sides.flatMap(m => [`${label(m)} value`, "uncertainty", ""])], "th", head);
     COLOURS.forEach((colour, i) => {

@@ -29,6 +29,7 @@
       scene.scene[axis] = Object.assign({}, layout.scene[axis], { gridcolor: css("--line"), color: css("--ink") });
     return Object.assign({}, layout, scene, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: css("--accent") },
       font: { color: css("--ink"), family: "system-ui, sans-serif", size: 13 },
       xaxis: Object.assign({}, layout.xaxis, grid), yaxis: Object.assign({}, layout.yaxis, grid),
     });
@@ -45,6 +46,7 @@
     const chart = charts.get(id);
     chart.drawn = true;
     Plotly.react(id, clean(shown(chart)), themed(chart.layout), { responsive: true, displaylogo: false,
+      displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] });
   };
   const watcher = new IntersectionObserver(entries => {
