@@ -11,7 +11,7 @@ Layouts, movement and pictures are Minigrid's; the rules of opening, the observa
 (Appendix B). `uvax.envs.GoToDoor` is the same environment in JAX, thousands of times as fast.
 """
 
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ class GoToDoorEnv(MinigridGoToDoor):
             obs = self.gen_obs()
         return obs, info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         moves = {
             LEFT: self.actions.left,
             RIGHT: self.actions.right,
