@@ -1,0 +1,21 @@
+"""Settings of all tests: strict dtype promotion, checked shapes, one thread for each test process."""
+
+import os
+
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# jax reads these when it is imported, and processes that tests start inherit them. With one thread each, two workers
+# of pytest-xdist do not fight over two cores; Eigen, XLA's other work and NumPy have a pool each.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
+for _pool in ("PJRT_NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_pool, "1")
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+
+# Before anything imports uvax: shapes and types of every function are checked, in tests only.
+install_import_hook("uvax", "typechecking.check")
+
+# The first example of a test compiles, so there is no deadline; the same examples in every run, so that a failure in
+# continuous integration is the failure at home.
+settings.register_profile("uvax", deadline=None, derandomize=True)
+settings.load_profile("uvax")
