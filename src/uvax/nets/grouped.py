@@ -15,6 +15,8 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int
 
+from uvax.nets.layers import weight_gradient
+
 # With fewer outputs per action, moving the rows costs more than the product saves.
 MIN_HEADS = 16
 
@@ -113,7 +115,7 @@ def _grouped_backward(num_actions: int, x: Array, weight: Array, action: Array, 
         def body(i, carry, columns=columns):
             dx, dcolumns = carry
             part = blocks.read(cotangent, i)
-            return blocks.write(dx, part @ columns.T, i), dcolumns + blocks.read(x, i).T @ part
+            return blocks.write(dx, part @ columns.T, i), dcolumns + weight_gradient(blocks.read(x, i), part)
 
         start = (dx, jnp.zeros_like(columns))
         dx, dcolumns = lax.fori_loop(blocks.first[a], blocks.first[a + 1], body, start)

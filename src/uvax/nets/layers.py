@@ -47,8 +47,42 @@ class Dense(eqx.Module):
 
     def __call__(self, x: Float[Array, "*batch n_in"]) -> Float[Array, "*batch n_out"]:
         if self.weight_gain == 1.0 and self.bias_gain == 1.0:
-            return x @ self.weight + self.bias
+            return product(x, self.weight) + self.bias
         return (x @ self.weight) * self.weight_gain + self.bias * self.bias_gain
+
+
+@jax.custom_vjp
+def product(x: Float[Array, "*batch n"], weight: Float[Array, "n m"]) -> Float[Array, "*batch m"]:
+    """x w, with `weight_gradient` as the gradient of w. Reverse mode only."""
+    return x @ weight
+
+
+def weight_gradient(x: Float[Array, "B n"], cotangent: Float[Array, "B m"]) -> Float[Array, "n m"]:
+    """x^T c, the gradient of w in x w.
+
+    XLA's CPU backend hands x^T c with x in place to a routine that runs at a third of the machine's rate inside a
+    training loop at n = m = 512, and the same product with x^T written out first to one at full rate.
+    """
+    return jax.lax.platform_dependent(
+        x,
+        cotangent,
+        # The inner barrier keeps what computed x out of the transposition, which would run ten times slower.
+        cpu=lambda x, c: jax.lax.optimization_barrier(jax.lax.optimization_barrier(x).T) @ c,
+        default=lambda x, c: x.T @ c,
+    )
+
+
+def _product_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ weight, (x, weight)
+
+
+def _product_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, weight = residuals
+    rows = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
+    return cotangent @ weight.T, weight_gradient(*rows)
+
+
+product.defvjp(_product_forward, _product_backward)
 
 
 def unit_norm(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
