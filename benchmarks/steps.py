@@ -1,0 +1,202 @@
+"""One training step of every method, ready to be timed, and the arithmetic it needs. Used by `training.py`.
+
+    python benchmarks/steps.py '{"threads": 1, "methods": {"uvu": {"width": 128, "heads": 64, "batch_size": 256}}}'
+
+prints one line of JSON: the matrix-multiply rate, and for every method seconds per step, both the best of interleaved
+rounds. Each such process has its own number of threads, which XLA fixes when it starts.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+OBS, TASK, ACTIONS = 35, 6, 4
+METHODS = {"dqn": "dqn", "bdqnp": "bdqnp", "rnd": "dqn-rnd", "rnd-p": "dqn-rnd-p", "uvu": "uvu"}
+
+
+def flop(method: str, *, width: int = 512, heads: int = 512, batch_size: int = 512, members: int = 1, depth: int = 3):
+    """FLOP that one step needs, what never changes being cached; issue and paper count the same way.
+
+    A trunk T costs 2 B ((D + Z) W + depth W^2), the heads of one action h = 2 B W M, of all actions A h; gradients
+    twice the forward pass. Elementwise work, the optimiser and the gathering of the batch count as overhead.
+    """
+    trunk = 2 * batch_size * ((OBS + TASK) * width + depth * width * width)
+    q = trunk + 2 * batch_size * width * ACTIONS
+    one = 2 * batch_size * width * heads
+    every = ACTIONS * one
+    return {
+        "dqn": 5 * q,  # s forward and backward; s' online and target
+        "bdqnp": 5 * q * members,
+        "rnd": 5 * q + 4 * q + 3 * (trunk + one),  # Q, intrinsic Q (no argmax of its own), u at s
+        "rnd-p": 5 * q + 4 * q + 3 * (trunk + one) + (trunk + one) + one,  # and u, g at (s', a')
+        "uvu": 5 * q + 3 * (trunk + one) + 2 * (trunk + every) + one + every,
+    }[method]
+
+
+def training(method: str, steps: int, *, rows: int = 20_000, cached: bool = True, **hyperparameters: Any) -> Any:
+    """(run, state): `run(state, seed)` is `steps` compiled steps on random batches of a dataset on the device."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from uvax.data.transition import Spec, Transition
+    from uvax.estimators import make
+
+    estimator = make(METHODS[method], **hyperparameters)
+    spec = Spec(jax.ShapeDtypeStruct((OBS,), jnp.int8), TASK, ACTIONS)
+    rng = np.random.default_rng(0)
+    data = Transition(
+        obs=jnp.asarray(rng.integers(0, 5, (rows, OBS)), jnp.int8),
+        task=jnp.asarray(np.eye(TASK)[rng.integers(0, TASK, rows)], jnp.int8),
+        # As uneven as the data of an agent: turns, steps forward and a few openings of doors.
+        action=jnp.asarray(rng.choice(ACTIONS, rows, p=[0.25, 0.2, 0.35, 0.2]), jnp.int32),
+        reward=jnp.asarray(rng.random(rows) < 0.1, jnp.float32),
+        discount=jnp.full(rows, estimator.gamma, jnp.float32),
+        next_obs=jnp.asarray(rng.integers(0, 5, (rows, OBS)), jnp.int8),
+    )
+    state = estimator.init(spec, key=jax.random.key(0))
+    if cached and hasattr(estimator, "cache"):
+        fill = jax.jit(lambda part: estimator.cache(state, part.obs, part.task, part.action, part.next_obs))
+        cut = max(c for c in (1, 1_000, 2_000) if rows % c == 0)
+        parts = [fill(jax.tree.map(lambda x, i=i: x[i : i + cut], data)) for i in range(0, rows, cut)]
+        data = data._replace(cache=jax.tree.map(lambda *x: jnp.concatenate(x), *parts))
+
+    def chunk(state: Any, data: Transition, seed: Any) -> Any:
+        def step(state: Any, key: Any) -> Any:
+            chosen = jax.random.randint(key, (estimator.batch_size,), 0, rows)
+            batch = jax.tree.map(lambda x: x.at[chosen].get(mode="promise_in_bounds"), data)
+            return estimator.update(state, batch._replace(task=batch.task.astype(jnp.float32)), key=key)
+
+        state, metrics = jax.lax.scan(step, state, jax.random.split(jax.random.key(seed), steps))
+        return state, metrics["loss"]
+
+    chunk = jax.jit(chunk, donate_argnums=0)
+    return (lambda state, seed: jax.block_until_ready(chunk(state, data, seed))), state
+
+
+def reference(path: str) -> None:
+    """Parameters, a batch and the loss of one step of UVU and BDQNP(3), for `torch_peer.py --check`."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from uvax.data.transition import Spec, Transition
+    from uvax.estimators import make
+
+    rng, stored = np.random.default_rng(0), {}
+    spec = Spec(jax.ShapeDtypeStruct((OBS,), jnp.float32), TASK, ACTIONS)
+    rows = 48
+    batch = Transition(
+        obs=jnp.asarray(rng.integers(0, 5, (rows, OBS)), jnp.float32),
+        task=jnp.asarray(np.eye(TASK)[rng.integers(0, TASK, rows)], jnp.float32),
+        action=jnp.asarray(rng.integers(0, ACTIONS, rows), jnp.int32),
+        reward=jnp.asarray(rng.random(rows), jnp.float32),
+        discount=jnp.full(rows, 0.9, jnp.float32),
+        next_obs=jnp.asarray(rng.integers(0, 5, (rows, OBS)), jnp.float32),
+    )
+    for name, settings in {"uvu": {"heads": 24}, "bdqnp3": {}}.items():
+        estimator = make(name, width=32, batch_size=rows, **settings)
+        state = estimator.init(spec, key=jax.random.key(1))
+        # A target of its own, or the roles of online and target parameters could be swapped unnoticed.
+        state = state._replace(target=estimator.init(spec, key=jax.random.key(2)).params)
+        _, metrics = estimator.update(state, batch, key=jax.random.key(3))
+        stored[f"{name}/loss"] = np.asarray(metrics["loss"])
+        stored |= {f"{name}/batch/{n}": np.asarray(x) for n, x in batch._asdict().items() if x is not None}
+        for part in ("params", "target", "frozen"):
+            tree = getattr(state, part)
+            nets = tree if name == "uvu" else {f"q{k}": member for k, member in enumerate(tree.members)}
+            for net, value in nets.items():
+                layers = {"encode_obs": value.encode_obs, "encode_task": value.encode_task, "head": value.head}
+                layers |= {f"hidden{i}": layer for i, layer in enumerate(value.hidden)}
+                for layer, dense in layers.items():
+                    stored[f"{name}/{part}/{net}/{layer}.weight"] = np.asarray(dense.weight)
+                    stored[f"{name}/{part}/{net}/{layer}.bias"] = np.asarray(dense.bias)
+    np.savez(path, **stored)
+
+
+class Rate:
+    """The matrix-multiply rate of this process: the best of 512 x 512 x 512 and 512 x 512 x 2048 in float32."""
+
+    def __init__(self) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        product = jax.jit(jnp.matmul)
+        self._products = []
+        for columns in (512, 2048):
+            a = jax.random.normal(jax.random.key(0), (512, 512))
+            b = jax.random.normal(jax.random.key(1), (512, columns))
+            product(a, b).block_until_ready()
+            self._products.append((lambda a=a, b=b: product(a, b), 2 * 512 * 512 * columns))
+        self.best = 0.0
+
+    def measure(self, repeats: int = 5) -> None:
+        for product, work in self._products:
+            for _ in range(repeats):
+                start = time.perf_counter()
+                for _ in range(4):
+                    out = product()
+                out.block_until_ready()
+                self.best = max(self.best, 4 * work / (time.perf_counter() - start))
+
+
+def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float) -> dict[str, Any]:
+    """Interleaved rounds of all methods and of the matrix product; the best round of each."""
+    rate = Rate()
+    rate.measure()
+    ready: dict[str, tuple[Callable[..., Any], int]] = {}
+    states: dict[str, Any] = {}
+    found: dict[str, dict[str, float]] = {}
+    for name, settings in methods.items():
+        method = settings.pop("method", name)
+        sizes = {key: settings[key] for key in ("width", "heads", "batch_size", "members") if key in settings}
+        settings = {
+            key: value for key, value in settings.items() if key != "heads" or method in ("uvu", "rnd", "rnd-p")
+        }
+        needed = flop(method, **sizes)
+        steps = max(1, min(200, round(seconds * rate.best / needed / 2)))
+        start = time.perf_counter()
+        run, state = training(method, steps, **settings)
+        states[name], _ = run(state, 0)
+        ready[name] = run, steps
+        found[name] = {"gflop": needed / 1e9, "steps": steps, "build_seconds": time.perf_counter() - start}
+    for i in range(rounds):
+        for name, (run, steps) in ready.items():
+            rate.measure(1)
+            start = time.perf_counter()
+            states[name], loss = run(states[name], i + 1)
+            each = (time.perf_counter() - start) / steps
+            found[name]["seconds"] = min(each, found[name].get("seconds", each))
+            found[name]["loss"] = float(loss[-1])
+    for values in found.values():
+        values["ratio"] = values["seconds"] * rate.best / (values["gflop"] * 1e9)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak if sys.platform == "darwin" else peak * 1024
+    return {"gflop_per_second": rate.best / 1e9, "peak_bytes": peak, "methods": found}
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The variables of a process with that many XLA threads."""
+    variables = dict(os.environ)
+    if threads == 1:
+        variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        variables["PJRT_NPROC"] = variables["OMP_NUM_THREADS"] = "1"
+    return variables
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    if "reference" in settings:
+        return reference(settings["reference"])
+    core = settings.get("core")
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
+    print(json.dumps(measure(settings["methods"], settings.get("rounds", 5), settings.get("seconds", 1.0))))
+
+
+if __name__ == "__main__":
+    main()

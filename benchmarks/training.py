@@ -1,0 +1,283 @@
+"""How fast training is, as ratios to what the machine can do and to the peers, all measured in one run.
+
+    python benchmarks/training.py                              # everything; run nothing else meanwhile
+    python benchmarks/training.py --quick                      # small rounds, no large ensembles: a first look
+    python benchmarks/training.py --only uvu peers             # some of the sections
+    python benchmarks/training.py --torch-python PATH          # PyTorch from another environment
+
+Each bar is a ratio of two numbers of this run. Every group of methods is a process of its own (XLA fixes its threads
+when it starts) in which the methods and the matrix product take turns; the best of the rounds counts. Rows are
+appended to results/benchmarks/training.jsonl, the growth figure is written beside them.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import steps
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "benchmarks"
+PAPER = {"width": 512, "heads": 512, "batch_size": 512}
+CPU = {"width": 128, "heads": 64, "batch_size": 256}
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+Bar = dict[str, Any]
+
+
+def bar(name: str, value: float | None, limit: float, *, at_least: bool = False, **details: Any) -> Bar:
+    """One ratio against its bar; a value of None was not run."""
+    passed = None if value is None else bool(value >= limit if at_least else value <= limit)
+    return {"name": name, "value": value, "bar": limit, "at_least": at_least, "passed": passed, **details}
+
+
+def worker(methods: dict[str, dict[str, Any]], args: argparse.Namespace, *, threads: int = CORES, **settings: Any):
+    """A process of `steps.py` that measures these methods."""
+    settings = {"rounds": args.rounds, "seconds": args.seconds, "methods": methods, **settings}
+    return _json([sys.executable, str(ROOT / "benchmarks" / "steps.py"), json.dumps(settings)], threads)
+
+
+def _json(command: list[str], threads: int) -> Any:
+    done = subprocess.run(command, env=steps.environment(threads), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:2])} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def uvu(args: argparse.Namespace) -> list[Bar]:
+    """UVU and the other methods with one trunk at paper scale, against their arithmetic."""
+    found = worker({m: dict(PAPER) for m in ("uvu", "dqn", "rnd", "rnd-p")}, args)
+    rate = found["gflop_per_second"]
+    limits = {"uvu": 1.15}
+    return [
+        bar(f"{m}, paper scale: time / needed arithmetic", r["ratio"], limits.get(m, 1.3), gflop_per_second=rate, **r)
+        for m, r in found["methods"].items()
+    ]
+
+
+def peers(args: argparse.Namespace) -> list[Bar]:
+    """BDQNP against its arithmetic, and against BDQNP(3)."""
+    sizes = (3,) if args.quick else (3, 15, 35)
+    methods = {f"bdqnp{k}": {**PAPER, "method": "bdqnp", "members": k} for k in sizes}
+    found = worker(methods, args)
+    values = found["methods"]
+    three = values["bdqnp3"]
+    rate = found["gflop_per_second"]
+    bars = [bar("bdqnp3, paper scale: time / needed arithmetic", three["ratio"], 1.3, gflop_per_second=rate, **three)]
+    for k, limit in ((15, 5.5), (35, 12.5)):
+        row = values.get(f"bdqnp{k}")
+        ratio = None if row is None else row["seconds"] / three["seconds"]
+        bars.append(bar(f"bdqnp{k} / bdqnp3, paper scale: time", ratio, limit, **(row or {})))
+    return bars
+
+
+def small(args: argparse.Namespace) -> list[Bar]:
+    """The cpu preset: overhead of one single-threaded process, and how to use all cores."""
+    names = ("dqn", "rnd", "rnd-p", "uvu")
+    methods = {m: dict(CPU) for m in names} | {"bdqnp3": {**CPU, "method": "bdqnp", "members": 3}}
+    if not args.quick:
+        methods["bdqnp15"] = {**CPU, "method": "bdqnp", "members": 15}
+    alone = worker(methods, args, threads=1, core=0)
+    bars = [
+        # 15% of the step may be overhead: the step takes at most 1 / 0.85 of its arithmetic.
+        bar(f"{m}, cpu preset, one thread: time / needed arithmetic", r["ratio"], 1 / 0.85, **r)
+        for m, r in alone["methods"].items()
+    ]
+    one = {"uvu": dict(CPU)}
+    together = worker(one, args)["methods"]["uvu"]["seconds"]
+    with ThreadPoolExecutor(CORES) as pool:
+        each = list(pool.map(lambda core: worker(one, args, threads=1, core=core), range(CORES)))
+    rate = sum(1 / run["methods"]["uvu"]["seconds"] for run in each)
+    name = f"uvu, cpu preset: steps/s of {CORES} one-thread processes / one with {CORES} threads"
+    bars.append(bar(name, rate * together, 1.0, at_least=True, steps_per_second=rate))
+    return bars
+
+
+def memory(args: argparse.Namespace) -> list[Bar]:
+    """Peak resident memory at paper scale, each method alone, against the bytes it must hold."""
+    members = (3,) if args.quick else (3, 15)
+    methods = {m: dict(PAPER) for m in ("dqn", "rnd", "rnd-p", "uvu")}
+    methods |= {f"bdqnp{k}": {**PAPER, "method": "bdqnp", "members": k} for k in members}
+    bars = []
+    for name, settings in methods.items():
+        peak = worker({name: settings}, args, rounds=1, seconds=0.1)["peak_bytes"]
+        bars.append(bar(f"{name}, paper scale: peak resident memory [GiB]", peak / 2**30, 4.0))
+    return bars
+
+
+def growth(args: argparse.Namespace) -> list[Bar]:
+    """Time per step against one size at a time; the slope in log-log beside the slope of the arithmetic."""
+    import math
+
+    base = {"width": 256, "heads": 128, "batch_size": 256}
+    axes: dict[str, tuple[str, str, tuple[int, ...]]] = {
+        "heads": ("uvu", "heads", (64, 128, 256, 512)),
+        "width": ("uvu", "width", (128, 256, 512)),
+        "batch": ("uvu", "batch_size", (128, 256, 512, 1024)),
+        "members": ("bdqnp", "members", (2, 4, 8)),
+        "dataset": ("uvu", "rows", (10_000, 100_000, 1_000_000)),
+    }
+    bars, curves = [], {}
+    for axis, (method, key, sizes) in axes.items():
+        sizes = sizes[:: len(sizes) - 1] if args.quick else sizes
+        methods = {str(n): {**base, "method": method, key: n, "cached": axis != "dataset"} for n in sizes}
+        values = worker(methods, args, threads=1, core=0)["methods"]
+        times = [values[str(n)]["seconds"] for n in sizes]
+        work = [values[str(n)]["gflop"] for n in sizes]
+        span = math.log(sizes[-1] / sizes[0])
+        slope, expected = math.log(times[-1] / times[0]) / span, math.log(work[-1] / work[0]) / span
+        curves[axis] = (sizes, times, work)
+        details = {"slope": slope, "expected": expected, "sizes": sizes, "seconds": times}
+        bars.append(
+            bar(
+                f"{method} against {axis}: slope {slope:.2f} - expected {expected:.2f}",
+                slope - expected,
+                0.15,
+                **details,
+            )
+        )
+    _figure(curves)
+    return bars
+
+
+def _figure(curves: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(curves), figsize=(3 * len(curves), 3), constrained_layout=True)
+    for panel, (axis, (sizes, times, work)) in zip(panels, curves.items(), strict=True):
+        panel.loglog(sizes, [1e3 * t for t in times], "o-", label="measured")
+        panel.loglog(sizes, [1e3 * times[0] * w / work[0] for w in work], "--", label="arithmetic")
+        panel.set(xlabel=axis, ylabel="ms per step")
+    panels[0].legend()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(RESULTS / "training_growth.png", dpi=120)
+    plt.close(figure)
+
+
+EVALUATION = """
+import json, time, jax
+from uvax.envs import GoToDoor
+from uvax.evaluation.protocol import evaluate
+from uvax.estimators import UVU
+from uvax.data.transition import Spec
+import jax.numpy as jnp
+estimator, env = UVU(width={width}, heads={heads}), GoToDoor(size=5)
+state = estimator.init(Spec(jax.ShapeDtypeStruct((35,), jnp.float32), 6, 4), key=jax.random.key(0))
+best = None
+for i in range({rounds} + 1):
+    start = time.perf_counter()
+    jax.block_until_ready(evaluate(estimator, state, env, key=jax.random.key(i), episodes=2000))
+    seconds = time.perf_counter() - start
+    best = seconds if i <= 1 else min(best, seconds)
+print(json.dumps(best))
+"""
+
+
+def evaluation(args: argparse.Namespace) -> list[Bar]:
+    """2,000 episodes of task rejection against 100 training steps."""
+    bars = []
+    for name, settings in (("cpu preset", CPU), ("paper scale", PAPER)):
+        train = worker({"uvu": dict(settings)}, args)["methods"]["uvu"]["seconds"]
+        code = EVALUATION.format(rounds=args.rounds, **{k: settings[k] for k in ("width", "heads")})
+        play = _json([sys.executable, "-c", code], CORES)
+        bars.append(bar(f"uvu, {name}: 2,000 episodes / 100 steps", play / (100 * train), 1.0, seconds=play))
+    return bars
+
+
+def startup(args: argparse.Namespace) -> list[Bar]:
+    """`uvax --help`, which must not import jax."""
+    times = []
+    for _ in range(args.rounds):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "uvax.cli", "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - start)
+    return [bar("uvax --help [s]", min(times), 0.5)]
+
+
+def torch(args: argparse.Namespace) -> list[Bar]:
+    """The same steps in PyTorch, plain and at its best."""
+    python = args.torch_python or (sys.executable if importlib.util.find_spec("torch") else None)
+    wanted = {"uvu": ((1.8, "plain"), (1.2, "best")), "bdqnp3": ((1.0, "plain"), (1.0, "best"))}
+    names = {
+        (m, kind): f"{m}, paper scale: PyTorch {kind} / uvax, time" for m, bars in wanted.items() for _, kind in bars
+    }
+    if python is None:
+        return [bar(names[m, kind], None, limit, at_least=True) for m, bars in wanted.items() for limit, kind in bars]
+    ours = worker({"uvu": dict(PAPER), "bdqnp3": {**PAPER, "method": "bdqnp", "members": 3}}, args)["methods"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "reference.npz")
+        command = [sys.executable, str(ROOT / "benchmarks" / "steps.py"), json.dumps({"reference": path})]
+        subprocess.run(command, check=True)
+        peer = [python, str(ROOT / "benchmarks" / "torch_peer.py"), "--rounds", str(args.rounds), "--check", path]
+        theirs = _json([*peer, "--no-compile"] if args.quick else peer, CORES)
+    return [
+        bar(names[m, kind], theirs[m][kind] / ours[m]["seconds"], limit, at_least=True, torch_seconds=theirs[m][kind])
+        for m, bars in wanted.items()
+        for limit, kind in bars
+    ]
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], list[Bar]]] = {
+    f.__name__: f for f in (uvu, peers, small, evaluation, startup, memory, growth, torch)
+}
+
+
+def machine() -> dict[str, Any]:
+    """What a number depends on besides the code."""
+    model = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "optax", "equinox", "numpy")}
+    load = os.getloadavg()[0]
+    return {"cpu": model, "cores": CORES, "commit": commit.stdout.strip(), "versions": versions, "load": round(load, 2)}
+
+
+def show(section: str, bars: list[Bar]) -> None:
+    print(f"\n{section}")
+    for row in bars:
+        value = "not run" if row["value"] is None else f"{row['value']:.3g}"
+        sign = ">=" if row["at_least"] else "<="
+        verdict = {None: "", True: "ok", False: "MISSED"}[row["passed"]]
+        print(f"  {row['name']:76s} {value:>8s}  {sign} {row['bar']:.3g}  {verdict}", flush=True)
+
+
+def main() -> None:
+    from uvax.files import append_jsonl
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="short rounds, no large ensembles")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--rounds", type=int, default=None, help="rounds to take the best of")
+    parser.add_argument("--torch-python", default=None, help="a Python that has PyTorch")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    args = parser.parse_args()
+    args.rounds = args.rounds or (3 if args.quick else 10)
+    args.seconds = 0.3 if args.quick else 1.5
+    about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "quick": args.quick, **machine()}
+    print(f"{about['cpu']}, {CORES} cores, load {about['load']}, commit {about['commit']}")
+    for section in args.only:
+        bars = SECTIONS[section](args)
+        show(section, bars)
+        if not args.no_save:
+            for row in bars:
+                append_jsonl(RESULTS / "training.jsonl", {**about, "section": section, **row})
+
+
+if __name__ == "__main__":
+    main()
