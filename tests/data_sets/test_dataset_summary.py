@@ -128,3 +128,8 @@ def test_distinct_rows_are_counted_right():
         assert data.summary().total.distinct == len(np.unique(obs, axis=0))
     zeros = from_arrays(np.float32([[0.0], [-0.0]]), [0, 0], [0, 0], np.zeros((2, 1), np.float32))
     assert zeros.summary().total.distinct == 1
+
+
+def test_names_are_not_markup():
+    data = from_arrays(np.zeros((1, 1)), [0], [0], np.zeros((1, 1)), environment="[bold]Plant[/x]")
+    assert "[bold]Plant[/x]" in str(data.summary())
