@@ -235,6 +235,7 @@ def _check_gamma(gamma: Any) -> None:
 def _check_grid(state: State, grid: int) -> None:
     if isinstance(state.width, jax.core.Tracer) or isinstance(state.height, jax.core.Tracer):
         return
-    largest = int(max(np.max(state.width), np.max(state.height)))
+    # Into NumPy first: a constant of a traced function must not become a traced maximum.
+    largest = max(int(np.asarray(side).max()) for side in (state.width, state.height))
     if largest > grid:
         raise InvalidInput(f"grid={grid} is smaller than the board ({largest}); pass grid={largest} or more")
