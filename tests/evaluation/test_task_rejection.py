@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import jax
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import rich.console
 import scipy.stats
-from optimal_agent import ENV, OptimalAgent
+from optimal_agent import ENV, OptimalAgent, opinion, tables
 
 from uvax.data.transition import Spec
 from uvax.envs import GoToDoor
-from uvax.envs.optimal import ceiling
+from uvax.envs.optimal import ceiling, optimal_return
 from uvax.errors import InvalidInput
 from uvax.estimators import DQN
 from uvax.evaluation import evaluate, final_evaluation, protocol, rank_tasks, report, rollouts, task_rejection
@@ -25,8 +25,8 @@ from uvax.evaluation.statistics import mean_interval
 N = 400
 KEY = jax.random.key(3)
 # Uncertainty by place, north, south, west, east, impossible.
-WISE = jnp.array([2.0, 1.0, 0.0, 3.0, 4.0])
-BLIND = jnp.zeros(5)
+WISE = opinion([2.0, 1.0, 0.0, 3.0, 4.0])
+BLIND = opinion([0.0] * 5)
 agent = OptimalAgent()
 
 
@@ -87,7 +87,7 @@ def test_an_attempt_is_one_of_the_least_uncertain_tasks(episodes):
     assert (uncertainty[rows, played.attempted] <= np.sort(uncertainty, axis=1)[:, 1]).all()
     np.testing.assert_array_equal(played.place, played.offers.wall[rows, played.attempted])
     np.testing.assert_array_equal(played.score, returns.score[rows, played.attempted])
-    np.testing.assert_array_equal(played.offers.uncertainty, np.asarray(WISE)[played.offers.wall])
+    np.testing.assert_array_equal(played.offers.uncertainty, np.asarray(WISE.uncertainty)[played.offers.wall])
 
 
 def test_one_rollout_per_board_gives_the_same_score_as_all_of_them(wise):
@@ -103,15 +103,18 @@ def test_one_rollout_per_board_gives_the_same_score_as_all_of_them(wise):
 def test_rollouts_are_the_environment_played_step_by_step():
     boards = ENV.batch_reset(20, key=KEY)
     starts = jax.tree.map(lambda x: x[None], boards)
-    got = rollouts.greedy_returns(agent, WISE, ENV, starts, key=KEY, gamma=0.5)
-    states, task = boards, ENV.task(boards)
-    act = jax.jit(lambda states: jnp.argmax(agent.action_value(WISE, ENV.observe(states), task), axis=-1))
-    total, discounted = np.zeros(20), np.zeros(20)
+    got = jax.jit(lambda starts: rollouts.greedy_returns(agent, WISE, ENV, starts, key=KEY, gamma=0.5))(starts)
+
+    @jax.jit
+    def step(states, key):
+        action = jnp.argmax(agent.action_value(WISE, ENV.observe(states), ENV.task(boards)), axis=-1)
+        return ENV.batch_step_autoreset(states, action, key=key)[1:]
+
+    states, total, discounted = boards, np.zeros(20), np.zeros(20)
     for t in range(50):
-        key = jax.random.fold_in(KEY, t)
-        _, states, step = ENV.batch_step_autoreset(states, act(states), key=key)
-        total += np.asarray(step.reward)
-        discounted += 0.5**t * np.asarray(step.reward)
+        states, (reward, _, _) = step(states, jax.random.fold_in(KEY, t))
+        total += np.asarray(reward)
+        discounted += 0.5**t * np.asarray(reward)
     np.testing.assert_array_equal(got.score[0], total)
     np.testing.assert_allclose(got.discounted[0], discounted, rtol=1e-5, atol=1e-12)
 
@@ -190,8 +193,7 @@ def test_calibration_of_an_agent_that_knows_its_values(wise, episodes):
 
 def test_calibration_of_an_agent_that_fails_where_it_says():
     """Helpless in the north: half of all tasks fail, and the uncertainty, highest there, says which (AUROC 1)."""
-    clumsy = OptimalAgent(helpless=(0,))
-    result = report(clumsy, jnp.array([1.0, 0.1, 0.1, 0.1, 2.0]), ENV, key=KEY, episodes=100)
+    result = report(agent, opinion([1.0, 0.1, 0.1, 0.1, 2.0], helpless=[0]), ENV, key=KEY, episodes=N)
     assert result.calibration.every.failures.estimate == pytest.approx(0.5, abs=0.01)
     assert result.calibration.possible.failures.estimate == pytest.approx(0.25, abs=0.01)
     assert result.calibration.possible.failure_auroc.estimate > 0.98
@@ -201,20 +203,23 @@ def test_calibration_of_an_agent_that_fails_where_it_says():
 
 def test_the_cut_after_fifty_steps_costs_little():
     """What the docstring of `greedy_returns` says: gamma^50 of a value of at most about 3."""
-    boards = ENV.batch_reset(200, key=KEY)
-    from uvax.envs.optimal import optimal_return
+    board = jax.tree.map(lambda x: x[0], ENV.batch_reset(1, key=KEY))
+    poses = jnp.stack(jnp.meshgrid(*[jnp.arange(1, 4)] * 2, jnp.arange(4), indexing="ij"), axis=-1).reshape(-1, 3)
 
-    def best(horizon):
-        return jax.jit(jax.vmap(lambda s: optimal_return(s, horizon=horizon, gamma=0.9, grid=5)))(boards)
+    def endless(pose):
+        at = board._replace(pos=pose[:2], direction=pose[2], target=board.door_color[0])
+        return optimal_return(at, horizon=200, gamma=0.9, grid=5)
 
-    cut, endless = np.asarray(best(50)), np.asarray(best(200))
-    assert endless.max() < 3.0
-    assert 0 < (endless - cut).max() < 0.015
+    whole = np.asarray(jax.jit(jax.vmap(endless))(poses))
+    cut = tables()[1][(0, *np.asarray(poses).T)]
+    assert whole.max() < 3.0
+    assert (whole - cut).min() > 0
+    assert (whole - cut).max() < 0.015
 
 
 def test_two_methods_meet_the_same_boards_and_the_same_luck(episodes):
     """Another ranking, the same policy: the same tasks earn the same. Another policy: still the same boards."""
-    other = protocol.play_every_task(agent, WISE[::-1], ENV, key=KEY, episodes=N, reject=4)
+    other = protocol.play_every_task(agent, opinion([4, 3, 0, 1, 2]), ENV, key=KEY, episodes=N, reject=4)
     np.testing.assert_array_equal(other.episodes.offers.wall, episodes.episodes.offers.wall)
     np.testing.assert_array_equal(other.returns.score, episodes.returns.score)
     assert not np.array_equal(other.episodes.attempted, episodes.episodes.attempted)
@@ -225,23 +230,23 @@ def test_two_methods_meet_the_same_boards_and_the_same_luck(episodes):
 
 
 def test_another_state_seed_size_or_rejection_compiles_nothing():
-    evaluate(agent, WISE, ENV, key=KEY, episodes=N)
+    score(WISE)
     compiled = protocol._evaluate._cache_size()
-    evaluate(agent, WISE + 1, ENV, key=jax.random.key(99), episodes=N)
-    evaluate(OptimalAgent(), WISE, ENV, key=KEY, episodes=N, reject=2)
-    evaluate(agent, WISE, GoToDoor(size=5, max_steps=50), key=KEY, episodes=N)
+    score(BLIND, key=jax.random.key(99))
+    score(WISE, reject=2)
+    evaluate(OptimalAgent(), WISE, GoToDoor(size=7), key=KEY, episodes=N)
     assert protocol._evaluate._cache_size() == compiled
-    evaluate(agent, WISE, ENV, key=KEY, episodes=7)
+    one = score(WISE, episodes=1)
     assert protocol._evaluate._cache_size() == compiled + 1
+    assert math.isnan(one["return_low"])
 
 
 def test_vmapped_over_states_equals_a_loop():
-    dqn = DQN(width=8, depth=1)
-    states = jax.vmap(lambda k: dqn.init(ENV.spec, key=k))(jax.random.split(jax.random.key(0), 3))
-    together = jax.vmap(lambda s: evaluate(dqn, s, ENV, key=KEY, episodes=50))(states)
-    for i in range(3):
-        alone = evaluate(dqn, jax.tree.map(lambda x, i=i: x[i], states), ENV, key=KEY, episodes=50)
-        for name, value in alone.items():
+    states = [WISE, BLIND, opinion([0, 1, 2, 3, 4], helpless=[0])]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    together = jax.vmap(lambda s: evaluate(agent, s, ENV, key=KEY, episodes=N))(stacked)
+    for i, state in enumerate(states):
+        for name, value in score(state).items():
             np.testing.assert_allclose(together[name][i], value, rtol=1e-5, err_msg=name)
 
 
@@ -251,15 +256,13 @@ def test_many_boards_are_played_in_chunks(monkeypatch):
 
     def play(boards, key):
         sizes.append(boards)
-        return ENV.batch_reset(boards, key=key), jnp.arange(boards)
+        return {"drawn": jax.random.bits(key, (boards,)), "number": jnp.arange(boards)}
 
-    boards, number = rollouts.in_chunks(play, 100, key=KEY)
+    played = rollouts.in_chunks(play, 100, key=KEY)
     assert set(sizes) == {25}
-    assert boards.pos.shape == (100, 2)
-    np.testing.assert_array_equal(number, np.tile(np.arange(25), 4))
-    assert len(np.unique(np.asarray(ENV.observe(boards)), axis=0)) > 90
-    odd, _ = rollouts.in_chunks(play, 101, key=KEY)
-    assert odd.pos.shape == (101, 2)
+    np.testing.assert_array_equal(played["number"], np.tile(np.arange(25), 4))
+    assert len(np.unique(played["drawn"])) == 100
+    assert rollouts.in_chunks(play, 101, key=KEY)["number"].shape == (101,)
 
 
 def test_final_evaluation_has_fresh_boards_and_the_same_ones_again(wise):
@@ -294,13 +297,11 @@ def test_one_episode_has_a_score_and_no_interval():
     assert math.isnan(result.mean_return.low)
     assert "one episode" in result.status
     assert json.dumps(result.row(), allow_nan=False)
-    assert math.isnan(score(WISE, episodes=1)["return_low"])
 
 
 def test_a_diverged_estimator_gets_a_report_that_says_so():
-    state = jnp.array([jnp.nan, 1.0, 0.0, 3.0, 4.0])
-    result = report(agent, state, ENV, key=KEY, episodes=50)
-    assert "50 of 300 uncertainties at s0 are not finite" in result.status
+    result = report(agent, opinion([math.nan, 1.0, 0.0, 3.0, 4.0]), ENV, key=KEY, episodes=N)
+    assert "400 of 2,400 uncertainties at s0 are not finite" in result.status
     assert result.attempts["north"].estimate == 0
     assert "not finite" in result.calibration.every.failure_auroc.note
     assert json.dumps(result.row(), allow_nan=False)
@@ -308,21 +309,19 @@ def test_a_diverged_estimator_gets_a_report_that_says_so():
 
 @dataclass
 class Unhashable:
-    settings: dict = field(default_factory=dict)
-    gamma: float = 0.9
+    settings: dict
 
-    def value(self, state, obs, task):
-        return jnp.zeros((*task.shape[:-1], 4)) + state
-
-    uncertainty = value
+    def value(self, state):
+        return state + self.settings["a"]
 
 
-def test_an_estimator_that_cannot_be_hashed_works_and_compiles_once():
-    mine = Unhashable({"a": [1]})
-    evaluate(mine, jnp.float32(0), ENV, key=KEY, episodes=5)
-    compiled = protocol._evaluate._cache_size()
-    evaluate(mine, jnp.float32(1), ENV, key=KEY, episodes=5)
-    assert protocol._evaluate._cache_size() == compiled
+def test_an_estimator_that_cannot_be_hashed_compiles_once():
+    value = jax.jit(lambda estimator, state: estimator.value(state), static_argnums=0)
+    mine, other = Unhashable({"a": 1}), Unhashable({"a": 2})
+    assert [int(value(protocol.hashable(e), jnp.int32(x))) for e, x in ((mine, 1), (other, 1), (mine, 2))] == [2, 3, 3]
+    assert value._cache_size() == 2
+    assert not hasattr(protocol.hashable(mine), "action_value")
+    assert protocol.hashable(agent) is agent
 
 
 @dataclass(frozen=True)
