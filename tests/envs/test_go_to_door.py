@@ -58,7 +58,7 @@ def walk(size, seed, actions, target=-1, max_steps=50):
 
 def facing_target(size=7, seed=0):
     """A state in front of the target door, facing it."""
-    state = GoToDoor(size=size).reset(key=jax.random.key(seed))
+    state = _reset(GoToDoor(size=size), jax.random.key(seed))
     wall = int(GoToDoor().target_wall(state))
     inward = jnp.array([[0, 1], [0, -1], [1, 0], [-1, 0]])[wall]
     return state._replace(pos=state.door_pos[wall] + inward, direction=jnp.int32([3, 1, 2, 0][wall]))
@@ -68,7 +68,7 @@ def with_pose(state, x, y, direction):
     return state._replace(pos=jnp.array([x, y]), direction=jnp.int32(direction))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(sizes, seeds, actions, st.integers(-1, 5))
 def test_invariants(size, seed, actions, target):
     states, steps = walk(size, seed, actions, target)
@@ -93,7 +93,7 @@ def test_invariants(size, seed, actions, target):
     assert not np.any(steps.terminated)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(sizes, seeds, actions, st.integers(-1, 5))
 def test_only_the_right_door_pays(size, seed, actions, target):
     states, steps = walk(size, seed, actions, target)
@@ -170,7 +170,7 @@ def test_a_worked_example():
 
 def test_absent_target_never_pays():
     env = GoToDoor(size=5)
-    state = env.reset(key=jax.random.key(0))
+    state = _reset(env, jax.random.key(0))
     absent = next(c for c in range(6) if c not in state.door_color.tolist())
     state = env.with_target(state, absent)
     assert int(env.target_wall(state)) == 4
@@ -310,13 +310,12 @@ def test_works_with_64_bit_numbers_switched_on():
 
 def test_same_key_same_bits_jit_or_not():
     env, key = GoToDoor(size=9), jax.random.key(3)
-    states = env.batch_reset(100, key=key)
-    actions = jnp.arange(100) % 4
-    eager = env.batch_step_autoreset(states, actions, key=key)
-    again = env.batch_step_autoreset(states, actions, key=key)
-    jitted = jax.jit(lambda e, s, a, k: e.batch_step_autoreset(s, a, key=k))(env, states, actions, key)
-    for other in (again, jitted):
-        assert jax.tree.all(jax.tree.map(jnp.array_equal, eager, other))
+    state = facing_target(size=9)
+    compiled = _step(env, state, OPEN, key)
+    for other in (env.step(state, OPEN, key=key), _step(env, state, OPEN, key)):
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, compiled, other))
+    assert float(compiled[1].reward) == 1
+    assert not jax.tree.all(jax.tree.map(jnp.array_equal, compiled[0], _step(env, state, OPEN, jax.random.key(4))[0]))
 
 
 def uniform_p(values, count):
@@ -329,7 +328,7 @@ def uniform_p(values, count):
 
 
 @pytest.mark.parametrize("path", ["plain", "batch"])
-@pytest.mark.parametrize("size", [5, 8, 10])
+@pytest.mark.parametrize("size", [5, 10])
 def test_replacement_is_uniform_over_the_board(path, size):
     env, n = GoToDoor(size=size), 40_000
     state = facing_target(size=size, seed=size)
@@ -346,7 +345,7 @@ def test_replacement_is_uniform_over_the_board(path, size):
 
 
 @pytest.mark.parametrize("path", ["plain", "batch", "autoreset"])
-@pytest.mark.parametrize("size", [5, 6, 10])
+@pytest.mark.parametrize("size", [6, 10])
 def test_resets_have_the_exact_distribution(path, size):
     """Everything a reset draws is uniform given what comes before it, and independent of the rest."""
     env, n, key = GoToDoor(size=size, max_steps=1), 60_000, jax.random.key(size)
