@@ -33,9 +33,9 @@ def main() -> None:
             continue
         for text in found.requires or []:
             needed = Requirement(text)
-            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in {*extras, ""}):
-                if _canonical(needed.name) not in seen or needed.extras:
-                    queue.append(needed)
+            wanted_here = needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in {*extras, ""})
+            if wanted_here and (_canonical(needed.name) not in seen or needed.extras):
+                queue.append(needed)
     lines = [f"{name}=={version}" for name, version in sorted(seen.items())]
     (ROOT / "requirements.lock").write_text("# Exact versions; written by `make lock`.\n" + "\n".join(lines) + "\n")
     print(f"locked {len(lines)} packages")

@@ -74,7 +74,7 @@ def test_resuming_with_other_settings_is_refused_and_says_which(folder):
 
 
 _RUN = """
-import uvax.collection.collect as c
+import uvax.collection.run as c
 c._CHECKPOINT_SECONDS = 0.0
 from uvax.envs import GoToDoor
 from uvax.collection import CollectionSettings, collect

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from uvax.envs.go_to_door import MIN_SIZE
@@ -52,7 +53,7 @@ class CollectionSettings:
         done = step.astype(jnp.float32) / (self.epsilon_decay * self.vector_steps)
         return self.epsilon_start + jnp.minimum(done, 1.0) * (self.epsilon_end - self.epsilon_start)
 
-    def size(self, step: Int[Array, ""], full: int | Int[Array, ""]) -> Int[Array, ""]:
+    def size(self, step: Int[Array, ""], full: ArrayLike) -> Int[Array, ""]:
         """Largest grid of the boards drawn at that vector step.
 
         On large grids a random agent opens the right door about once in ten episodes, too rarely to learn from within

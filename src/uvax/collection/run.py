@@ -66,7 +66,7 @@ def collect(
 
         data = uvax.collect(uvax.envs.GoToDoor(size=5), preset="smoke", seed=0)
     """
-    settings = settings or preset_settings(preset, size=int(env.size))
+    settings = settings or preset_settings(preset, size=int(np.asarray(env.size)))
     if steps is not None:
         settings = settings.with_steps(steps)
     folder = None if out is None else Path(out)
