@@ -1,6 +1,8 @@
 """The runner's bookkeeping, on an executor that needs no processes."""
 
+import io
 import json
+import time
 import warnings
 
 import pytest
@@ -143,8 +145,6 @@ def test_time_is_estimated_from_rows_of_this_machine():
 
 
 def test_time_left_uses_the_progress_of_running_trials(tmp_path, trials):
-    import time
-
     jobs = jobs_of(trials, tmp_path)
     begun = {job.id: time.monotonic() - 30.0 for job in jobs}
     progress = {job.id: Progress(0.5, "") for job in jobs[:2]}
@@ -164,7 +164,7 @@ def test_the_view_says_what_runs_and_what_failed(tmp_path, trials, capsys):
 
     executor = Pretend(RowStore(tmp_path), {trials[0].id: ["refused"]})
     _, snapshots = run(trials, executor, tmp_path)
-    console = Console(record=True, width=120, file=open("/dev/null", "w"))
+    console = Console(record=True, width=120, file=io.StringIO())
     console.print(picture("counting", snapshots[1]))
     shown = console.export_text()
     assert "half way" in shown

@@ -90,7 +90,7 @@ def explorer(method: str, size: int) -> dict[str, Any]:
             {"wall": wall, "x": x, "y": y, "colour": c} for wall, (x, y), c in zip(WALLS, places, colours, strict=True)
         ]
         boards.append({"width": w, "height": h, "doors": doors, "start": {"x": 1, "y": 2, "direction": 3}})
-        known = {c: d for c, d in zip(colours, doors, strict=True)}
+        known = dict(zip(colours, doors, strict=True))
 
         def field(task: int, x: int, y: int, d: int, known: dict[int, Any] = known) -> tuple[float, float]:
             door = known.get(task)

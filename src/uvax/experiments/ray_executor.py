@@ -6,6 +6,7 @@ dataset travels through Ray's object store and a lost trial starts anew.
 """
 
 import os
+import socket
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ class RayExecutor:
         self._ray = _ray()
         self._mine = not self._ray.is_initialized()
         if self._mine:
+            _check_reachable(address)
             try:
                 self._ray.init(address=address, log_to_driver=False, logging_level="error", include_dashboard=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -56,11 +58,11 @@ class RayExecutor:
         data = job.payload.get("data")
         if data is not None and data not in self._data:
             self._data[data] = self._ray.put(Path(data).read_bytes())
-        remote = self._ray.remote(_work).options(
+        # A fresh process for each trial, as on one machine.
+        remote = self._ray.remote(max_calls=1)(_work).options(
             num_cpus=self._cpus,
             num_gpus=self._gpus,
             max_retries=0,  # the runner counts attempts
-            max_calls=1,  # a fresh process for each trial, as on one machine
             runtime_env={"env_vars": worker_environment(max(1, int(self._cpus)))},
         )
         # In a list, so that Ray fetches the dataset only when the worker asks for it.
@@ -140,6 +142,19 @@ def _work(described: dict[str, Any], data: list[Any], notes: Any) -> tuple[dict[
             return None, str(error)
     finish(job)
     return row, None
+
+
+def _check_reachable(address: str | None) -> None:
+    """Ray itself would try for many minutes to reach an address at which nothing listens."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # "auto", "local" and the like
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(
+            f"no Ray cluster answers at {address} ({error}); start one with: ray start --head"
+        ) from error
 
 
 def _ray() -> Any:
