@@ -141,6 +141,25 @@ def test_range_of_many_rows_by_pivoted_cholesky():
     np.testing.assert_allclose(basis @ (basis.T @ theta), theta, atol=1e-10)
 
 
+def test_contraction_is_a_matter_of_the_symmetric_part_in_the_inner_product_of_theta():
+    rng = np.random.default_rng(2)
+    found = set()
+    for scale in (0.5, 1.0, 1.5, 2.5):
+        x = rng.normal(size=(30, 4))
+        theta = relu(x, x)[1]
+        a = theta - 0.95 * relu(scale * x[rng.permutation(30)], x)[1]
+        weighted = theta @ a + a.T @ theta
+        expected = bool(np.linalg.eigvalsh(weighted).min() > 0)
+        assert spectrum.is_contraction(a, theta) is expected
+        for order in ("C", "F"):
+            assert spectrum.is_contraction(a.copy(order), theta.copy(order), overwrite=True) is expected
+            assert spectrum.is_positive_definite(a.copy(order), overwrite=True) is spectrum.is_positive_definite(a)
+        if expected:
+            assert np.linalg.eigvals(a).real.min() > 0
+        found.add(expected)
+    assert found == {True, False}
+
+
 def _rotated(values: np.ndarray, pairs: list[complex], seed: int) -> np.ndarray:
     """A real matrix with these eigenvalues, mildly non-normal."""
     n = len(values) + 2 * len(pairs)
@@ -200,7 +219,9 @@ def test_undecided_raises_unless_told_otherwise(monkeypatch):
 
 
 def test_undecided_when_arnoldi_does_not_converge(monkeypatch):
-    monkeypatch.setattr(spectrum, "_arnoldi", lambda op, k: (np.empty(0, complex), np.empty((op.shape[0], 0)), False))
+    monkeypatch.setattr(
+        spectrum, "_arnoldi", lambda op, k: (np.empty(0, complex), np.empty((op.shape[0], 0), complex), False)
+    )
     a = _rotated(np.geomspace(1e-3, 100.0, 90), [0.05 + 30j], 3)
     assert spectrum.decide(a, np.eye(len(a)), limit=0).kind == "undecided"
 

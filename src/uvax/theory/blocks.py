@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Float, Int
 
 from uvax.errors import InvalidInput
 from uvax.theory import checks
 from uvax.theory.checks import Weights
 from uvax.theory.kernels import Kernel
+from uvax.theory.spectrum import SPECTRUM_LIMIT
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class Blocks:
     `groups` numbers equal rows of X (optional; it makes duplicates cheap).
     """
 
-    theta_xx: Float[np.ndarray, "N N"]
-    theta_yx: Float[np.ndarray, "M N"]
-    theta_tx: Float[np.ndarray, "T N"]
-    k_xx: Float[np.ndarray, "N N"]
-    k_yx: Float[np.ndarray, "M N"]
-    k_yy: Float[np.ndarray, "M M"]
-    k_tt: Float[np.ndarray, "T T"]
-    k_tx: Float[np.ndarray, "T N"]
-    k_ty: Float[np.ndarray, "T M"]
+    theta_xx: np.ndarray  # [N, N]
+    theta_yx: np.ndarray  # [M, N]
+    theta_tx: np.ndarray  # [T, N]
+    k_xx: np.ndarray  # [N, N]
+    k_yx: np.ndarray  # [M, N]
+    k_yy: np.ndarray  # [M, M]
+    k_tt: np.ndarray  # [T, T]
+    k_tx: np.ndarray  # [T, N]
+    k_ty: np.ndarray  # [T, M]
     groups: Int[np.ndarray, " N"] | None = None
 
     def __post_init__(self) -> None:
@@ -103,22 +103,35 @@ class Memory:
 
 
 def memory_needed(
-    n: int, m: int, tests: int, p: Weights = None, *, finite_time: bool = False, check: bool = True
+    n: int,
+    m: int,
+    tests: int,
+    p: Weights = None,
+    *,
+    finite_time: bool = False,
+    check: bool = True,
+    spectrum_limit: int = SPECTRUM_LIMIT,
 ) -> Memory:
     """What N transitions, M next points and `tests` test points take, known before anything is allocated.
 
-    Direct: NNGP and NTK of XX, YX and YY, Delta, and two more N x N for factors (finite time: eight, for powers of
-    the propagator). GMRES: Delta, one more N x N for the certificate if `check`, landmarks and Krylov vectors; the NNGP
-    kernel is recomputed in strips.
+    Direct: five kernel blocks, Delta, and N x N work arrays: two for the factors, six to certify convergence, fourteen
+    where all eigenvalues may be needed, eight for the propagator at finite time. GMRES: Delta, two more N x N to
+    certify (one without duplicates), landmarks, Krylov vectors; the NNGP kernel is recomputed in strips.
     """
     from uvax.theory.iterative import LANDMARKS, RESTART, STRIP
 
     small = 4 * tests * (n + m) + 2 * tests * tests
-    product = 0 if p is None else (n * n + (n * m if not sp.issparse(p) else 0))
-    direct = 2 * n * n + 2 * m * n + 2 * m * m + n * n + (8 if finite_time else 2) * n * n + product + small
+    if finite_time:
+        work = 8
+    elif not check:
+        work = 2
+    else:
+        work = 14 if n <= spectrum_limit else 6
+    blocks = 2 * n * n + 2 * m * n + m * m
+    direct = blocks + (1 + work) * n * n + (0 if p is None else n * n) + small
     landmarks = min(n, LANDMARKS)
     iterative = (
-        (2 if check else 1) * n * n
+        (3 if check else 1) * n * n
         + 4 * landmarks * n
         + 2 * landmarks * landmarks
         + 2 * (RESTART + 4) * tests * n

@@ -1,4 +1,8 @@
-"""What `uvax.theory` refuses, in one sentence each, before any work starts."""
+"""What `uvax.theory` refuses, in one sentence each, before any work starts.
+
+Public functions declare their arrays `ArrayLike` and name the shapes in their docstrings: these checks, not a type
+checker, tell a user what is wrong.
+"""
 
 import math
 import numbers
@@ -7,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float
+from numpy.typing import ArrayLike as ArrayLike
 
 from uvax.errors import InvalidInput
 

@@ -4,6 +4,10 @@ Only Delta is kept. It is preconditioned by its Nystroem approximation from land
 mu I + Delta_J Theta_JJ^-1 Theta_JX, and the NNGP kernel is recomputed strip by strip for the covariance.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
@@ -27,14 +31,20 @@ def _strips(n: int) -> list[slice]:
     return [slice(start, min(start + STRIP, n)) for start in range(0, n, STRIP)]
 
 
+def ntk_in_strips(kernel: Kernel, x: np.ndarray) -> Float[np.ndarray, "N N"]:
+    """Theta_XX, its NNGP companion thrown away strip by strip."""
+    theta = _aligned(len(x))
+    for rows in _strips(len(x)):
+        theta[rows] = evaluate(kernel, "xx", x[rows], x)[1]
+    return theta
+
+
 def td_matrix_in_strips(
     kernel: Kernel, x: np.ndarray, y: np.ndarray, p: Weights, gamma: float, ridge: float
 ) -> Float[np.ndarray, "N N"]:
     """Delta + ridge I, never holding another N x N array."""
     n = len(x)
-    delta = _aligned(n)
-    for rows in _strips(n):
-        delta[rows] = evaluate(kernel, "xx", x[rows], x)[1]
+    delta = ntk_in_strips(kernel, x)
     if gamma > 0:
         for rows in _strips(len(y)):
             theta = evaluate(kernel, "yx", y[rows], x)[1]
@@ -55,13 +65,20 @@ def _aligned(n: int) -> Float[np.ndarray, "N N"]:
     return raw[offset : offset + n * n].reshape(n, n)
 
 
-def certify(delta: Float[np.ndarray, "N N"], x: np.ndarray, ridge: float) -> spectrum.Decision:
-    """Converges if the symmetric part is positive definite (on distinct points); undecided otherwise."""
+def certify(delta: Float[np.ndarray, "N N"], kernel: Kernel, x: np.ndarray, ridge: float) -> spectrum.Decision:
+    """Converges if a Cholesky proves it (see `spectrum`), else undecided. Gives `delta` up unless it is definite."""
     groups = equal_rows(x)
     basis = spectrum.group_basis(groups) if ridge == 0.0 and groups.max() + 1 < len(x) else None
-    if spectrum.is_positive_definite(spectrum.restrict(delta, basis)):
+    small = spectrum.restrict(delta, basis)
+    if spectrum.is_positive_definite(small):
         return spectrum.Decision("positive_definite", "cholesky", basis)
-    return spectrum.Decision("undecided", "cholesky", basis)
+    distinct = x if basis is None else x[np.unique(groups, return_index=True)[1]]
+    theta = ntk_in_strips(kernel, distinct)
+    if basis is not None:
+        counts = np.sqrt(np.bincount(groups))
+        theta *= np.outer(counts, counts)
+    proved = spectrum.is_contraction(small, theta, overwrite=True)
+    return spectrum.Decision("stable" if proved else "undecided", "cholesky", basis)
 
 
 def limit_gain(
@@ -77,31 +94,15 @@ def limit_gain(
     """
     import jax
     import jax.numpy as jnp
-    import lineax as lx  # type: ignore[import-untyped]  # it ships no types
 
     mu, columns, landmarks, inner = _nystroem(kernel, x, delta, ridge)
     lu, pivots = scipy.linalg.lu_factor(inner, overwrite_a=True)
     scale = float(np.abs(theta_tx).max()) or 1.0
+    # Scaled to a diagonal of one, so that one tolerance serves solutions and residuals alike.
     diagonal = float(np.mean(np.diagonal(delta)))
-
-    def solve(delta, columns, landmarks, lu, pivots, rhs):
-        def precondition(v):
-            low_rank = jax.scipy.linalg.lu_solve((lu, pivots), v @ columns, trans=1) @ landmarks
-            return (v - low_rank) * (diagonal / mu)
-
-        structure = jax.ShapeDtypeStruct(rhs.shape[1:], rhs.dtype)
-        operator = lx.FunctionLinearOperator(lambda v: (v @ delta) / diagonal, structure)
-        options = {"preconditioner": lx.FunctionLinearOperator(precondition, structure)}
-        solver = lx.GMRES(rtol=0.1 * RESIDUAL, atol=0.1 * RESIDUAL, restart=RESTART, max_steps=50, stagnation_iters=5)
-
-        def one(b):
-            return lx.linear_solve(operator, b, solver, options=options, throw=False).value
-
-        return jax.vmap(one)(rhs)
-
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(a) for a in (delta, columns, landmarks, lu, pivots, theta_tx / (scale * diagonal))]
-        gain = np.asarray(jax.jit(solve)(*arrays)) * scale
+        inputs = (delta, columns, landmarks, lu, pivots, diagonal, mu, theta_tx / (scale * diagonal))
+        gain = np.asarray(_gmres()(*(jnp.asarray(a) for a in inputs))) * scale
     residual = np.linalg.norm(gain @ delta - theta_tx, axis=1).max() / np.linalg.norm(theta_tx, axis=1).max()
     if not residual <= RESIDUAL:
         raise Diverged(
@@ -109,6 +110,28 @@ def limit_gain(
             "conditioned; pass ridge > 0, or a memory_limit that allows the direct solve"
         )
     return gain
+
+
+@functools.cache
+def _gmres() -> Callable[..., Any]:
+    """The compiled solve, made when first needed so that importing this module imports no jax."""
+    import jax
+    import lineax as lx  # type: ignore[import-untyped]  # it ships no types
+
+    solver = lx.GMRES(rtol=0.1 * RESIDUAL, atol=0.1 * RESIDUAL, restart=RESTART, max_steps=50, stagnation_iters=5)
+
+    @jax.jit
+    def solve(delta: Any, columns: Any, landmarks: Any, lu: Any, pivots: Any, diagonal: Any, mu: Any, rhs: Any) -> Any:
+        def precondition(v: Any) -> Any:
+            low_rank = jax.scipy.linalg.lu_solve((lu, pivots), v @ columns, trans=1) @ landmarks
+            return (v - low_rank) * (diagonal / mu)
+
+        structure = jax.ShapeDtypeStruct(rhs.shape[1:], rhs.dtype)
+        operator = lx.FunctionLinearOperator(lambda v: (v @ delta) / diagonal, structure)
+        options = {"preconditioner": lx.FunctionLinearOperator(precondition, structure)}
+        return jax.vmap(lambda b: lx.linear_solve(operator, b, solver, options=options, throw=False).value)(rhs)
+
+    return solve
 
 
 def _nystroem(

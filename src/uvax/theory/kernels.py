@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from uvax.theory import checks
+from uvax.theory.checks import ArrayLike
 from uvax.theory.duals import Dual, angle, dual
 
 # A kernel is any function of two point sets that returns their (NNGP, NTK) blocks; see `td_posterior`.
@@ -20,8 +21,8 @@ _TEMPORARIES = 12
 
 
 def kernels(
-    x1: Float[np.ndarray, "A D"],
-    x2: Float[np.ndarray, "B D"],
+    x1: ArrayLike,
+    x2: ArrayLike,
     *,
     depth: int,
     sigma_w: float,
@@ -31,7 +32,9 @@ def kernels(
 ) -> tuple[Float[np.ndarray, "A B"], Float[np.ndarray, "A B"]]:
     """NNGP k(x1, x2) and NTK Theta(x1, x2) of a network with `depth` hidden layers, in float64.
 
-    With sigma_w, sigma_b the same in every layer and k^1 = Theta^1 = sigma_w^2 / D x.x' + sigma_b^2,
+    x1 [A, D] and x2 [B, D] are points; `nonlinearity` is one of "relu", "erf", "gelu" (exact, x Phi(x)) and
+    "sigmoid_like" (the erf closest to the logistic function). With sigma_w, sigma_b the same in every layer and
+    k^1 = Theta^1 = sigma_w^2 / D x.x' + sigma_b^2,
 
         k^l     = sigma_b^2 + sigma_w^2 E[phi(u) phi(v)],    (u, v) ~ N(0, k^{l-1})
         Theta^l = Theta^{l-1} kdot^l + k^l,    kdot^l = sigma_w^2 E[phi'(u) phi'(v)]
@@ -50,23 +53,23 @@ def kernels(
 
     `functools.partial(kernels, depth=1, ...)` is a kernel for `td_posterior` and `stability`.
     """
-    x1 = checks.points("x1", x1)
-    x2 = checks.points("x2", x2, like=("x1", x1))
+    first = checks.points("x1", x1)
+    second = checks.points("x2", x2, like=("x1", first))
     depth = checks.count("depth", depth, 0)
     sigma_w = checks.at_least("sigma_w", sigma_w, 0.0)
     sigma_b = checks.at_least("sigma_b", sigma_b, 0.0)
     workspace = checks.count("workspace", workspace, 1)
     phi = dual(nonlinearity)
 
-    u1, norm1 = _unit_vectors(x1, sigma_w, sigma_b)
-    u2, norm2 = _unit_vectors(x2, sigma_w, sigma_b)
+    u1, norm1 = _unit_vectors(first, sigma_w, sigma_b)
+    u2, norm2 = _unit_vectors(second, sigma_w, sigma_b)
     a_layers = _variances(norm1**2, depth, sigma_w, sigma_b, phi)
     b_layers = _variances(norm2**2, depth, sigma_w, sigma_b, phi)
 
-    nngp = np.empty((len(x1), len(x2)))
+    nngp = np.empty((len(first), len(second)))
     ntk = np.empty_like(nngp)
-    rows = max(1, workspace // (8 * _TEMPORARIES * len(x2)))
-    for start in range(0, len(x1), rows):
+    rows = max(1, workspace // (8 * _TEMPORARIES * len(second)))
+    for start in range(0, len(first), rows):
         block = slice(start, start + rows)
         theta = _angles(u1[block], u2, workspace)
         k = norm1[block, None] * norm2[None, :] * np.cos(theta)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from uvax.errors import InvalidInput
 from uvax.theory import checks
+from uvax.theory.checks import ArrayLike
 
 Seed = int | np.random.Generator
 
@@ -55,14 +56,14 @@ class ScaledChiSquare:
         """sigma_Q^2 sqrt(2 / M)."""
         return self.variance * np.sqrt(2.0 / self.dof)
 
-    def quantile(self, q: Float[np.ndarray, "..."] | float) -> Float[np.ndarray, "..."]:
+    def quantile(self, q: ArrayLike) -> Float[np.ndarray, "..."]:
         """The value that the estimate stays below with probability q; `q` broadcasts against the points."""
         q = np.asarray(q, dtype=np.float64)
         if not ((q >= 0) & (q <= 1)).all():
             raise InvalidInput(f"q is {q}, expected probabilities between 0 and 1")
         return self.variance / self.dof * scipy.stats.chi2.ppf(q, self.dof)
 
-    def cdf(self, value: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    def cdf(self, value: ArrayLike) -> Float[np.ndarray, "..."]:
         """P(estimate <= value); uniform on [0, 1] if `value` are such estimates."""
         return scipy.stats.chi2.cdf(self.dof * np.asarray(value) / self.variance, self.dof)
 
@@ -72,7 +73,7 @@ class ScaledChiSquare:
         return self.variance / self.dof * draws
 
 
-def head_law(variance: Float[np.ndarray, "*points"], heads: int) -> ScaledChiSquare:
+def head_law(variance: ArrayLike, heads: int) -> ScaledChiSquare:
     """Law of UVU's uncertainty with M heads, 1 / (2M) sum eps_i^2 ~ sigma_Q^2 / M chi^2(M) (Corollary `thm:disteq`).
 
     `variance` is sigma_Q^2, e.g. `td_posterior(...).variance`. Exact at infinite width only: at finite width the heads
@@ -84,12 +85,12 @@ def head_law(variance: Float[np.ndarray, "*points"], heads: int) -> ScaledChiSqu
     return ScaledChiSquare(_variance(variance), checks.count("heads", heads, 1))
 
 
-def ensemble_law(variance: Float[np.ndarray, "*points"], members: int) -> ScaledChiSquare:
+def ensemble_law(variance: ArrayLike, members: int) -> ScaledChiSquare:
     """Law of the unbiased sample variance over an ensemble of M + 1 = `members` (Corollary `thm:disteq`)."""
     return ScaledChiSquare(_variance(variance), checks.count("members", members, 2) - 1)
 
 
-def _variance(value: Float[np.ndarray, "*points"]) -> Float[np.ndarray, "*points"]:
+def _variance(value: ArrayLike) -> Float[np.ndarray, "*points"]:
     array = np.asarray(value)
     if array.dtype.kind != "f" or not np.isfinite(array).all() or (array < 0).any():
         raise InvalidInput(f"variance is {value!r}, expected finite floats >= 0")

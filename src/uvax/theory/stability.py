@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg as spla
-from jaxtyping import Complex, Float
+from jaxtyping import Complex
 
 from uvax.errors import InvalidInput
 from uvax.theory import checks, remedies, spectrum
 from uvax.theory.blocks import equal_rows, td_matrix
+from uvax.theory.checks import ArrayLike
 from uvax.theory.kernels import Kernel
 
 Kind = Literal[
@@ -61,8 +62,8 @@ class Stability:
 
 def stability(
     kernel: Kernel,
-    X: Float[np.ndarray, "N D"],
-    Y: Float[np.ndarray, "M D"],
+    X: ArrayLike,
+    Y: ArrayLike,
     P: Any,
     gamma: float,
     *,
@@ -144,7 +145,7 @@ def _spectrum(
     if n <= max(limit, spectrum.SMALL):
         values, vectors = scipy.linalg.eig(a)
         order = np.lexsort((values.imag, values.real))
-        return values[order], vectors[:, order[:modes]], True
+        return values[order], vectors[:, order[:modes]].astype(complex), True
     factor = factor or spectrum.factorise(a)
     if factor.rcond == 0.0:
         return np.empty(0, complex), np.empty((n, 0), complex), False

@@ -7,16 +7,15 @@ functions here are two ways to the same numbers.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from uvax.errors import InvalidInput
 from uvax.theory import checks
 from uvax.theory.blocks import bootstrap
+from uvax.theory.checks import ArrayLike
 
 
-def indicator_kernel(
-    x1: Float[np.ndarray, "A D"], x2: Float[np.ndarray, "B D"]
-) -> tuple[Float[np.ndarray, "A B"], Float[np.ndarray, "A B"]]:
+def indicator_kernel(x1: ArrayLike, x2: ArrayLike) -> tuple[Float[np.ndarray, "A B"], Float[np.ndarray, "A B"]]:
     """NNGP and NTK of a table of independent N(0, 1) entries: 1 for equal points, else 0."""
     first, second = checks.points("x1", x1), checks.points("x2", x2)
     number = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)[1].ravel()
@@ -25,71 +24,61 @@ def indicator_kernel(
 
 
 def tabular_values(
-    transition: Float[np.ndarray, "S A S"],
-    reward: Float[np.ndarray, "S A"],
-    policy: Float[np.ndarray, "S A"],
-    gamma: float,
+    transition: ArrayLike, reward: ArrayLike, policy: ArrayLike, gamma: float
 ) -> Float[np.ndarray, "S A"]:
     """Q^pi of a finite MDP from the Bellman equation `eq:bellman_expectation`; termination is a row of zeros.
 
-    Costs one solve with S A unknowns.
+    transition [S, A, S], reward and policy [S, A]. Costs one solve with S A unknowns.
 
     >>> stay = np.ones((1, 1, 1))
     >>> tabular_values(stay, np.ones((1, 1)), np.ones((1, 1)), 0.9).round(9).tolist()
     [[10.0]]
     """
-    reward = checks.floats("reward", reward, ndim=2)
-    transition = checks.floats("transition", transition, ndim=3)
-    policy = checks.floats("policy", policy, ndim=2)
-    states, actions = reward.shape
-    if transition.shape != (states, actions, states) or policy.shape != (states, actions):
+    r = checks.floats("reward", reward, ndim=2)
+    step = checks.floats("transition", transition, ndim=3)
+    pi = checks.floats("policy", policy, ndim=2)
+    states, actions = r.shape
+    if step.shape != (states, actions, states) or pi.shape != (states, actions):
         raise InvalidInput(
-            f"transition has shape {transition.shape} and policy {policy.shape}, expected "
-            f"{(states, actions, states)} and {(states, actions)} for a reward of shape {reward.shape}"
+            f"transition has shape {step.shape} and policy {pi.shape}, expected "
+            f"{(states, actions, states)} and {(states, actions)} for a reward of shape {r.shape}"
         )
-    following = np.einsum("sat,tb->satb", transition, policy).reshape(states * actions, states * actions)
+    following = np.einsum("sat,tb->satb", step, pi).reshape(states * actions, states * actions)
     checks.weights(following, states * actions, states * actions)
     bellman = np.eye(states * actions) - checks.discount(gamma) * following
-    return np.linalg.solve(bellman, reward.ravel()).reshape(states, actions)
+    return np.linalg.solve(bellman, r.ravel()).reshape(states, actions)
 
 
 def tabular_td(
-    f0: Float[np.ndarray, "*tables S"],
-    P: Any,
-    reward: Float[np.ndarray, "*tables S"],
-    seen: Bool[np.ndarray, " S"],
-    gamma: float,
+    f0: ArrayLike, P: Any, reward: ArrayLike, seen: ArrayLike, gamma: float
 ) -> Float[np.ndarray, "*tables S"]:
     """Where TD on a table ends: f = reward + gamma P f on `seen` entries, f = f0 on the others.
 
-    S counts entries (state-action pairs); P [S, S] holds next-entry probabilities, of which only `seen` rows matter.
+    S counts entries (state-action pairs): f0 [*tables, S], reward [S] or [*tables, S], seen [S] booleans, and P [S, S]
+    next-entry probabilities, of which only `seen` rows matter.
     """
-    f0 = np.asarray(f0, dtype=np.float64)
-    size = f0.shape[-1]
+    start = np.asarray(f0, dtype=np.float64)
+    size = start.shape[-1]
     p = checks.weights(P, size, size)
-    seen = np.asarray(seen)
-    if seen.shape != (size,) or seen.dtype != np.bool_:
-        raise InvalidInput(f"seen has shape {seen.shape} and dtype {seen.dtype}, expected booleans of shape ({size},)")
-    reward = np.broadcast_to(np.asarray(reward, dtype=np.float64), f0.shape)
+    known = np.asarray(seen)
+    if known.shape != (size,) or known.dtype != np.bool_:
+        raise InvalidInput(f"seen has shape {known.shape} and dtype {known.dtype}, expected booleans [{size}]")
+    r = np.asarray(reward, dtype=np.float64)
+    if r.shape not in ((size,), start.shape):
+        raise InvalidInput(f"reward has shape {r.shape}, expected ({size},) or {start.shape}")
     step = checks.discount(gamma) * bootstrap(p, np.eye(size))
-    known = np.where(seen, reward, f0)
-    bellman = np.eye(size) - np.where(seen[:, None], step, 0.0)
-    return np.linalg.solve(bellman, known.reshape(-1, size).T).T.reshape(f0.shape)
+    right = np.where(known, r, start)
+    bellman = np.eye(size) - np.where(known[:, None], step, 0.0)
+    return np.linalg.solve(bellman, right.reshape(-1, size).T).T.reshape(start.shape)
 
 
-def tabular_uvu(
-    u0: Float[np.ndarray, "*tables S"],
-    g: Float[np.ndarray, "*tables S"],
-    P: Any,
-    seen: Bool[np.ndarray, " S"],
-    gamma: float,
-) -> Float[np.ndarray, "*tables S"]:
+def tabular_uvu(u0: ArrayLike, g: ArrayLike, P: Any, seen: ArrayLike, gamma: float) -> Float[np.ndarray, "*tables S"]:
     """The converged table u of UVU for a random table g (Section 3.1): synthetic reward g - gamma P g on seen entries.
 
     1/2 (u - g)^2 is the uncertainty; it is zero where the policy stays within the data.
     """
-    g = np.asarray(g, dtype=np.float64)
-    size = g.shape[-1]
+    target = np.asarray(g, dtype=np.float64)
+    size = target.shape[-1]
     p = checks.weights(P, size, size)
-    following = bootstrap(p, g.reshape(-1, size).T).T.reshape(g.shape)
-    return tabular_td(u0, P, g - checks.discount(gamma) * following, seen, gamma)
+    following = bootstrap(p, target.reshape(-1, size).T).T.reshape(target.shape)
+    return tabular_td(u0, P, target - checks.discount(gamma) * following, seen, gamma)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from uvax.errors import Diverged, InvalidInput
 from uvax.theory import checks, dynamics, iterative, spectrum
 from uvax.theory.blocks import Blocks, bootstrap, bootstrap_transposed, kernel_blocks, memory_needed, td_matrix
-from uvax.theory.checks import Weights
+from uvax.theory.checks import ArrayLike, Weights
 from uvax.theory.kernels import Kernel
 from uvax.theory.laws import Gaussian
 
@@ -36,37 +36,37 @@ class TDPosterior(Gaussian):
 
     def evolve(
         self,
-        test: Float[np.ndarray, "*heads T"],
-        x: Float[np.ndarray, "*heads N"],
-        y: Float[np.ndarray, "*heads M"],
+        test: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
         *,
-        reward: Float[np.ndarray, "*heads N"] | None = None,
+        reward: ArrayLike | None = None,
     ) -> Float[np.ndarray, "*heads T"]:
         """What training makes of given initial outputs on T, X and Y (Eq. `eq:flinevolution`, sign corrected).
 
-        Leading axes are networks or heads. `reward` defaults to the posterior's; for UVU pass the synthetic one of
-        every head, g(X) - gamma P g(Y) (`synthetic_reward`).
+        test [*heads, T], x [*heads, N] and y [*heads, M]: leading axes are networks or heads. `reward` defaults to the
+        posterior's; for UVU pass the synthetic one of every head, g(X) - gamma P g(Y) (`synthetic_reward`).
         """
-        test, x, y = (np.asarray(a, dtype=np.float64) for a in (test, x, y))
+        f_test, f_x, f_y = (np.asarray(a, dtype=np.float64) for a in (test, x, y))
+        heads = f_test.shape[:-1]
         n, m = self.gain.shape[1], len(self.reward) if self.weights is None else self.weights.shape[1]
-        for name, outputs, size in (("test", test, len(self.mean)), ("x", x, n), ("y", y, m)):
-            if outputs.shape != (*test.shape[:-1], size):
+        for name, outputs, size in (("test", f_test, len(self.mean)), ("x", f_x, n), ("y", f_y, m)):
+            if outputs.shape != (*heads, size):
                 raise InvalidInput(
                     f"initial outputs {name} have shape {outputs.shape}, expected (*heads, {size}) "
-                    f"with heads {test.shape[:-1]} as in test"
+                    f"with heads {heads} as in test"
                 )
         target = self.reward if reward is None else np.asarray(reward, dtype=np.float64)
-        if target.shape not in ((n,), x.shape):
-            raise InvalidInput(f"reward has shape {target.shape}, expected ({n},) or {x.shape}")
-        return test + (target - self.synthetic_reward(x, y)) @ self.gain.T
+        if target.shape not in ((n,), f_x.shape):
+            raise InvalidInput(f"reward has shape {target.shape}, expected ({n},) or {f_x.shape}")
+        return f_test + (target - self.synthetic_reward(f_x, f_y)) @ self.gain.T
 
-    def synthetic_reward(
-        self, x: Float[np.ndarray, "*heads N"], y: Float[np.ndarray, "*heads M"]
-    ) -> Float[np.ndarray, "*heads N"]:
+    def synthetic_reward(self, x: ArrayLike, y: ArrayLike) -> Float[np.ndarray, "*heads N"]:
         """g(X) - gamma P g(Y): UVU's reward from the target network's outputs (Eq. `eq:synthetic_rewards`)."""
         flat = np.asarray(y, dtype=np.float64)
-        following = bootstrap(self.weights, flat.reshape(-1, flat.shape[-1]).T).T.reshape(x.shape)
-        return np.asarray(x, dtype=np.float64) - self.gamma * following
+        own = np.asarray(x, dtype=np.float64)
+        following = bootstrap(self.weights, flat.reshape(-1, flat.shape[-1]).T).T.reshape(own.shape)
+        return own - self.gamma * following
 
     def uvu_error(self) -> Gaussian:
         """Law of UVU's error u - g, N(0, 2 cov); half its square averages `variance` (Cor. `thm:prediction_error`).
@@ -78,12 +78,12 @@ class TDPosterior(Gaussian):
 
 def td_posterior(
     kernel: Kernel,
-    X: Float[np.ndarray, "N D"],
-    Y: Float[np.ndarray, "M D"],
+    X: ArrayLike,
+    Y: ArrayLike,
     P: Any,
-    reward: Float[np.ndarray, " N"],
+    reward: ArrayLike,
     gamma: float,
-    test: Float[np.ndarray, "T D"],
+    test: ArrayLike,
     *,
     t: float = math.inf,
     steps: int | None = None,
@@ -105,9 +105,10 @@ def td_posterior(
 
     Args:
         kernel: k(x1, x2) -> (nngp, ntk), e.g. `functools.partial(kernels, depth=1, ...)`.
-        X, Y: points [N, D] and next points [M, D].
+        X, Y, test: points [N, D], next points [M, D] and test points [T, D], floats.
         P: bootstrap weights [N, M], dense or scipy.sparse, rows summing to at most one, zero rows for terminal
             transitions; None if Y is X' row by row.
+        reward: one number per transition [N].
         t: time of gradient flow. Infinity asks for the limit and raises `Diverged` where there is none.
         steps, learning_rate: n steps of gradient descent instead of a flow; both or neither.
         ridge: Delta + ridge I, which is weight decay towards the initial parameters.
@@ -134,7 +135,9 @@ def td_posterior(
     gamma, r = checks.discount(gamma), checks.rewards(reward, len(x))
 
     finite = settings.steps is not None or math.isfinite(settings.t)
-    needed = memory_needed(len(x), len(y), len(points), p, finite_time=finite, check=check)
+    needed = memory_needed(
+        len(x), len(y), len(points), p, finite_time=finite, check=check, spectrum_limit=spectrum_limit
+    )
     _log.info("td_posterior of %d transitions: %s", len(x), needed.sentence(memory_limit))
     fits = memory_limit is None or needed.direct <= memory_limit
     if solver == "gmres" or (solver == "auto" and not fits and not finite):
@@ -152,7 +155,7 @@ def td_posterior(
 def posterior_from_blocks(
     blocks: Blocks,
     P: Any,
-    reward: Float[np.ndarray, " N"],
+    reward: ArrayLike,
     gamma: float,
     *,
     t: float = math.inf,
@@ -272,9 +275,13 @@ def _iterative(
     delta = iterative.td_matrix_in_strips(kernel, x, y, p, gamma, ridge)
     certified = "none"
     if check:
-        decision = iterative.certify(delta, x, ridge)
+        decision = iterative.certify(delta, kernel, x, ridge)
         _require_convergence(decision)
         certified = decision.method
+        if decision.kind != "positive_definite":
+            # The proof used the only N x N array there is; evaluating the kernel again is cheaper than another one.
+            del delta
+            delta = iterative.td_matrix_in_strips(kernel, x, y, p, gamma, ridge)
     theta_tx = np.asarray(kernel(test, x)[1], dtype=np.float64)
     gain = iterative.limit_gain(kernel, x, theta_tx, delta, ridge)
     del delta
