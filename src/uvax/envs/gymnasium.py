@@ -166,10 +166,5 @@ def _colour_name(target: Any) -> str:
     return IDX_TO_COLOR[int(target)]
 
 
-def register() -> None:
-    """Make the environment known to `gymnasium.make`; the package's entry point, which Gymnasium calls by itself."""
-    if ID not in gymnasium.registry:
-        gymnasium.register(id=ID, entry_point=f"{__name__}:{GoToDoorEnv.__name__}")
-
-
-register()
+if ID not in gymnasium.registry:
+    gymnasium.register(id=ID, entry_point=f"{__name__}:{GoToDoorEnv.__name__}")
