@@ -21,23 +21,22 @@ STEPS = 20
 
 def by_hand(estimator, data, steps, seed):
     """The documented randomness, one step at a time."""
-    init_key, steps_key = jax.random.split(jax.random.key(seed))
+    init_key, rows_key, update_key = jax.random.split(jax.random.key(seed), 3)
     state = estimator.init(data.spec, key=init_key)
     whole = data.batch(estimator.gamma)
     losses = []
     update = jax.jit(lambda state, batch, key: estimator.update(state, batch, key=key))
     for i in range(steps):
-        rows_key, update_key = jax.random.split(jax.random.fold_in(steps_key, i))
         batch = whole
         if estimator.batch_size is not None:
-            rows = jax.random.randint(rows_key, (estimator.batch_size,), 0, len(data))
+            rows = jax.random.randint(jax.random.fold_in(rows_key, i), (estimator.batch_size,), 0, len(data))
             batch = jax.tree.map(lambda x, rows=rows: x[rows], whole)
-        state, metrics = update(state, batch, update_key)
+        state, metrics = update(state, batch, jax.random.fold_in(update_key, i))
         losses.append(float(metrics["loss"]))
     return state, losses
 
 
-@pytest.mark.parametrize("batch_size", [8, 400, None])
+@pytest.mark.parametrize("batch_size", [8, None])
 def test_fit_is_the_loop_one_would_write(data, linear, batch_size):
     estimator = linear(batch_size=batch_size)
     expected, losses = by_hand(estimator, data, STEPS, seed=5)

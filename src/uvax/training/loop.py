@@ -36,7 +36,7 @@ class Trainer:
     """An estimator, a dataset and the seeds to train with, ready on the device.
 
     One seed is trained as it is; with `stacked` the state of all seeds has a leading axis and training is vmapped.
-    Seed s sees the same keys either way. Over several `devices` the rows of every batch are divided among them;
+    A seed sees the same keys either way. Over several `devices` the rows of every batch are divided among them;
     dataset and state are on all of them.
     """
 
@@ -55,7 +55,8 @@ class Trainer:
         self.stacked = stacked
         self.rows = len(dataset)
         self._program = _Program(Static(estimator), self.spec, stacked, _mesh(devices, estimator.batch_size, self.rows))
-        keys = _keys(self.seeds) if stacked else _keys(self.seeds)[0]
+        self._seed_keys = [_Keys(*jax.random.split(jax.random.key(seed), 3)) for seed in self.seeds]
+        keys = _stack(self._seed_keys) if stacked else self._seed_keys[0]
         self._data, self._keys = self._program.replicate((_compact(dataset, estimator.gamma), keys))
         self._cache: PyTree = None
         self.cached = False
@@ -63,7 +64,9 @@ class Trainer:
     def init(self) -> PyTree:
         """The state before the first step, checked against the contract of `estimators.base`."""
         check_update(self.estimator, self.spec, self.rows)
-        return _init(self._program, self._keys)
+        # One by one: compiling a vmapped init takes longer than running it, and single runs have this one already.
+        states = [_init(self._program.static, self.spec, keys.init) for keys in self._seed_keys]
+        return self.place(_stack(states) if self.stacked else states[0])
 
     def place(self, state: PyTree) -> PyTree:
         """A state that was read from a file, on the devices of this trainer."""
@@ -127,12 +130,22 @@ class _Program:
         return jax.lax.with_sharding_constraint(batch, rows)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _init(program: _Program, keys: Array) -> PyTree:
-    def init(key: Array) -> PyTree:
-        return program.estimator.init(program.spec, key=jax.random.split(key)[0])
+class _Keys(NamedTuple):
+    """What a seed is used for; the key of step i is fold_in(rows, i) for its batch, fold_in(update, i) for the rest."""
 
-    return program.over_seeds(init, 0)(keys)
+    init: Array
+    rows: Array
+    update: Array
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _init(static: Static, spec: Spec, key: Array) -> PyTree:
+    return static.estimator.init(spec, key=key)
+
+
+@jax.jit
+def _stack(states: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -140,7 +153,7 @@ def _run(
     program: _Program,
     length: int,
     state: PyTree,
-    keys: Array,
+    keys: _Keys,
     first: Int[Array, ""],
     data: Transition,
     cache: PyTree,
@@ -148,15 +161,16 @@ def _run(
     estimator = program.estimator
     every_row = estimator.batch_size is None
 
-    def chunk(state: PyTree, key: Array, data: Transition, cache: PyTree) -> Chunk:
-        steps_key = jax.random.split(key)[1]
+    def chunk(state: PyTree, keys: _Keys, data: Transition, cache: PyTree) -> Chunk:
         data = data._replace(cache=cache)
         whole = program.divide(_converted(data)) if every_row else None
 
         def step(state: PyTree, i: Int[Array, ""]) -> tuple[PyTree, dict[str, Array]]:
-            rows_key, update_key = jax.random.split(jax.random.fold_in(steps_key, i))
-            batch = program.divide(_sample(data, estimator.batch_size, key=rows_key)) if whole is None else whole
-            state, metrics = estimator.update(state, batch, key=update_key)
+            if whole is None:
+                batch = program.divide(_sample(data, estimator.batch_size, key=jax.random.fold_in(keys.rows, i)))
+            else:
+                batch = whole
+            state, metrics = estimator.update(state, batch, key=jax.random.fold_in(keys.update, i))
             return state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
 
         state, metrics = jax.lax.scan(step, state, first + jnp.arange(length, dtype=jnp.int32))
@@ -234,10 +248,6 @@ def _compact(dataset: Dataset, gamma: float) -> Transition:
         discount = discount * dataset.discount
     columns = (dataset.obs, dataset.task, dataset.action, dataset.reward, discount, dataset.next_obs)
     return Transition(*(jnp.asarray(column) for column in columns))
-
-
-def _keys(seeds: Sequence[int]) -> Array:
-    return jnp.stack([jax.random.key(seed) for seed in seeds])
 
 
 def _mesh(devices: Sequence[jax.Device] | None, batch_size: int | None, rows: int) -> jax.sharding.Mesh | None:
