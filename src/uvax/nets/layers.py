@@ -95,5 +95,7 @@ product.defvjp(_product_forward, _product_backward)
 def unit_norm(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     """x / ||x||_2 over the last axis; a zero vector (of an all-zero task, say) stays zero, with gradient zero."""
     square = jnp.sum(x * x, axis=-1, keepdims=True)
-    tiny = jnp.finfo(x.dtype).tiny
-    return x * jnp.where(square > tiny, jax.lax.rsqrt(jnp.maximum(square, tiny)), 0.0)
+    # Below a norm of 1e-12 the gradient of rsqrt overflows; it must not see such numbers even where they go unused,
+    # because zero times infinity is NaN.
+    usable = square > 1e-24
+    return x * jnp.where(usable, jax.lax.rsqrt(jnp.where(usable, square, 1.0)), 0.0)
