@@ -36,6 +36,8 @@ class Options:
     epsilon_end: float | None = None
     epsilon_decay: float | None = None
     """share of the steps over which epsilon falls"""
+    curriculum: float | None = None
+    """share of the steps over which boards grow from the smallest to the full size"""
     width: int | None = None
     depth: int | None = None
     batch_size: int | None = None
