@@ -128,10 +128,11 @@ class GoToDoor:
         """
         check_range("actions", actions, 0, self.num_actions - 1)
         n = states.time.shape[0]
-        true_next, step = self._advance(states, actions, jax.random.bits(key, (n,), jnp.uint32))
+        key_place, key_board = jax.random.split(key)
+        true_next, step = self._advance(states, actions, jax.random.bits(key_place, (n,), jnp.uint32))
 
         def fresh(after: State) -> State:
-            words = jax.random.bits(jax.random.fold_in(key, 1), (n, 4), jnp.uint32)
+            words = jax.random.bits(key_board, (n, 4), jnp.uint32)
             return _select(step.truncated, self._board(words), after)
 
         return jax.lax.cond(jnp.any(step.truncated), fresh, lambda after: after, true_next), true_next, step
