@@ -9,10 +9,9 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from uvax.nets.networks import Network
 
-# What slows a vmapped ensemble in a training loop on a CPU, as its compiled program shows: the gradient of each weight
-# becomes a batched product over the rows of both factors, which XLA's fast matrix routine does not take (see
-# `layers.weight_gradient`); and members share their input, so that activations are computed as [B, K, W], copied to
-# [K, B, W] for the next layer, and back for the gradient. Unrolled, every product is a plain one, without copies.
+# Why members are unrolled: the compiled program of a vmapped ensemble has batched products for the weight gradients and
+# copies of the activations between [B, K, W] and [K, B, W], where the unrolled one has plain products and no copies.
+# How much of the measured difference in a training loop each accounts for is not established.
 # Beyond this many members the unrolled program takes longer to compile than it saves.
 MAX_UNROLLED = 40
 
