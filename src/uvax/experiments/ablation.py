@@ -116,7 +116,7 @@ def _switches(rows: Sequence[Row], sizes: Sequence[int]) -> Table:
                     for row in rows
                     if row["config"]["size"] == size
                     and row["config"]["method"] == method
-                    and analysis.changes(row["config"]) == wanted
+                    and analysis.changed(row) == wanted
                 ]
                 if not chosen:
                     continue
@@ -153,7 +153,7 @@ def _rejections(rows: Sequence[Row], sizes: Sequence[int]) -> Chart:
                 for row in rows
                 if row["config"]["size"] == size
                 and row["config"]["method"] == method
-                and not analysis.changes(row["config"])
+                and not analysis.changed(row)
             ]
             if chosen:
                 points = [analysis.over_seeds(chosen, "final", f"curve_method_{k}") for k in range(1, _TASKS)]
@@ -179,7 +179,7 @@ def _rejections(rows: Sequence[Row], sizes: Sequence[int]) -> Chart:
 
 
 def _plain_but(row: Row, *names: str) -> bool:
-    return not set(analysis.changes(row["config"])) - set(names)
+    return not set(analysis.changed(row)) - set(names)
 
 
 def notes(scope: Scope) -> list[str]:

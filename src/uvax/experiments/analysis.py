@@ -9,7 +9,7 @@ import numpy as np
 from uvax.evaluation.statistics import Interval, mean_interval
 from uvax.experiments.content import Cell, Series
 from uvax.experiments.paper import METHODS, label
-from uvax.experiments.presets import PRESETS, preset_hyperparameters
+from uvax.experiments.presets import PRESETS, changes
 from uvax.experiments.rows import trial_id
 
 Row = Mapping[str, Any]
@@ -128,13 +128,10 @@ def colour_of(method: str) -> int:
     return METHODS.index(method) if method in METHODS else len(METHODS)
 
 
-def changes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyperparameters that differ from the preset's."""
-    if config.get("preset") not in PRESETS or "hyperparameters" not in config:
-        return {}
-    usual = preset_hyperparameters(config["preset"], config["method"])
-    given = config["hyperparameters"]
-    return {name: value for name, value in given.items() if usual.get(name) != value}
+def changed(row: Row) -> dict[str, Any]:
+    """The hyperparameters that differ from the preset's when the trial ran; by today's preset if the row is silent."""
+    said = row["result"].get("changes")
+    return dict(said) if isinstance(said, Mapping) else changes(row["config"])
 
 
 def describe_scale(rows: Iterable[Row]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from uvax.envs.go_to_door import WALLS, GoToDoor, State
 from uvax.evaluation.rollouts import greedy_action
@@ -21,19 +21,26 @@ def explore(estimator: Any, state: PyTree, env: GoToDoor, *, boards: int = BOARD
     `action` are lists over boards of arrays [task][y][x][direction] over the interior: Q(s, a0, z) and its
     uncertainty at the greedy action a0, four significant digits.
     """
-    states = env.batch_reset(boards, key=jax.random.key(_SEED))
-    result: dict[str, Any] = {"boards": [], "value": [], "uncertainty": [], "action": []}
-    for i in range(boards):
-        board = jax.tree.map(lambda x, i=i: np.asarray(x[i]), states)
-        result["boards"].append(_describe(board))
-        value, uncertainty, action = _evaluate(estimator, state, env, board)
-        result["value"].append(_digits(value))
-        result["uncertainty"].append(_digits(uncertainty))
-        result["action"].append(action.tolist())
-    return result
+    drawn = jax.device_get(jax.jit(env.batch_reset, static_argnums=0)(boards, key=jax.random.key(_SEED)))
+    each = [jax.tree.map(lambda x, i=i: x[i], drawn) for i in range(boards)]
+    poses = [_poses(env, board) for board in each]
+    shapes = [(env.task_dim, int(b.height) - 2, int(b.width) - 2, 4) for b in each]
+    together = jax.tree.map(lambda *parts: jnp.concatenate(parts), *poses)
+    fields = jax.device_get(_at_greedy_action(estimator, state, env, together))
+    ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
+    value, uncertainty, action = (
+        [part.reshape(shape) for part, shape in zip(np.split(field, ends), shapes, strict=True)] for field in fields
+    )
+    return {
+        "boards": [_describe(board) for board in each],
+        "value": [_digits(field) for field in value],
+        "uncertainty": [_digits(field) for field in uncertainty],
+        "action": [field.tolist() for field in action],
+    }
 
 
-def _evaluate(estimator: Any, state: PyTree, env: GoToDoor, board: State) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _poses(env: GoToDoor, board: State) -> State:
+    """Every task, cell and direction of a board, in this order, y before x."""
     task, y, x, direction = np.meshgrid(
         np.arange(env.task_dim),
         np.arange(1, int(board.height) - 1),
@@ -41,22 +48,26 @@ def _evaluate(estimator: Any, state: PyTree, env: GoToDoor, board: State) -> tup
         np.arange(4),
         indexing="ij",
     )
-    shape, n = task.shape, task.size
-
-    def spread(value: Any) -> jax.Array:
-        return jnp.broadcast_to(jnp.asarray(value), (n, *np.shape(value)))
-
-    poses = State(*(spread(field) for field in board))._replace(
+    spread = State(*(jnp.broadcast_to(field, (task.size, *np.shape(field))) for field in board))
+    return spread._replace(
         pos=jnp.asarray(np.stack([x.ravel(), y.ravel()], axis=-1), jnp.int32),
         direction=jnp.asarray(direction.ravel(), jnp.int32),
         target=jnp.asarray(task.ravel(), jnp.int32),
     )
-    obs, tasks = env.observe(poses), env.task(poses)
-    action = np.asarray(greedy_action(estimator, state, obs, tasks))
-    at = (np.arange(n), action)
-    value = np.asarray(estimator.value(state, obs, tasks))[at]
-    uncertainty = np.asarray(estimator.uncertainty(state, obs, tasks))[at]
-    return value.reshape(shape), uncertainty.reshape(shape), action.reshape(shape)
+
+
+def _at_greedy_action(estimator: Any, state: PyTree, env: GoToDoor, poses: State) -> tuple[Array, Array, Array]:
+    def compute(state: PyTree, poses: State) -> tuple[Array, Array, Array]:
+        obs, task = env.observe(poses), env.task(poses)
+        action = greedy_action(estimator, state, obs, task)[:, None]
+
+        def pick(x: Array) -> Array:
+            return jnp.take_along_axis(x, action, axis=-1)[:, 0]
+
+        value, uncertainty = estimator.value(state, obs, task), estimator.uncertainty(state, obs, task)
+        return pick(value), pick(uncertainty), action[:, 0]
+
+    return jax.jit(compute)(state, poses)
 
 
 def _describe(board: State) -> dict[str, Any]:

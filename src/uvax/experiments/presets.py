@@ -78,6 +78,14 @@ def preset_hyperparameters(name: str, method: str, **changes: Any) -> dict[str, 
     return {**config(cls(**given)), "class": method}
 
 
+def changes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyperparameters of a trial's configuration that differ from its preset's, as it is now."""
+    if config.get("preset") not in PRESETS or "hyperparameters" not in config:
+        return {}
+    usual = preset_hyperparameters(config["preset"], config["method"])
+    return {name: value for name, value in config["hyperparameters"].items() if usual.get(name) != value}
+
+
 def build_estimator(hyperparameters: Mapping[str, Any]) -> Any:
     """The estimator of a configuration, one of uvax's own or one of yours."""
     place = str(hyperparameters.get("class"))

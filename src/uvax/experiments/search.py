@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from uvax.estimators import METHODS as KNOWN
 from uvax.experiments import analysis, paper
@@ -33,7 +32,7 @@ AXES: dict[str, tuple[float, ...]] = {
     "uvu_learning_rate": paper.RATES,
     "intrinsic_scale": (1.0, 10.0, 100.0, 1000.0),
 }
-_SMOKE = {name: (values[-3], values[-2]) for name, values in AXES.items()}
+_SMOKE = {name: values[-3:] for name, values in AXES.items()}
 _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
 
 
@@ -124,14 +123,14 @@ def _groups(rows: Sequence[Row], method: str) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["config"]["method"] == method:
-            key = ", ".join(f"{k} {v:g}" for k, v in _setting(row["config"]).items()) or "the preset's"
+            key = ", ".join(f"{k} {v:g}" for k, v in _setting(row).items()) or "the preset's"
             groups.setdefault(key, []).append(row)
     return groups
 
 
-def _setting(config: Mapping[str, Any]) -> dict[str, float]:
+def _setting(row: Row) -> dict[str, float]:
     """The values on the search's axes that differ from the preset's."""
-    return {name: value for name, value in analysis.changes(config).items() if name in AXES}
+    return {name: value for name, value in analysis.changed(row).items() if name in AXES}
 
 
 def _best(rows: Sequence[Row], method: str) -> tuple[str, list[Row]] | None:
@@ -178,7 +177,7 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
         along: dict[float, list[Row]] = {}
         for row in rows:
             config = row["config"]
-            if config["method"] == method and axis in config["hyperparameters"] and not set(_setting(config)) - {axis}:
+            if config["method"] == method and axis in config["hyperparameters"] and not set(_setting(row)) - {axis}:
                 along.setdefault(config["hyperparameters"][axis], []).append(row)
         if len(along) > 1 and axis in axes(method, rows[0]["config"]["preset"]):
             values = sorted(along)

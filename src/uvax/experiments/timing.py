@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from uvax.data import Dataset
 from uvax.envs import GoToDoor
@@ -104,19 +104,25 @@ def perform(
 
 def random_dataset(env: GoToDoor, rows: int, seed: int) -> Dataset:
     """Transitions of a uniform policy from fresh boards: the right shapes and dtypes, which is all that time needs."""
-    key, act, luck = jax.random.split(jax.random.key(seed), 3)
-    states = env.batch_reset(rows, key=key)
-    action = jax.random.randint(act, (rows,), 0, env.num_actions)
-    _, after, step = env.batch_step_autoreset(states, action, key=luck)
+
+    @jax.jit
+    def draw(key: Array) -> tuple[Array, ...]:
+        board, act, luck = jax.random.split(key, 3)
+        states = env.batch_reset(rows, key=board)
+        action = jax.random.randint(act, (rows,), 0, env.num_actions)
+        _, after, step = env.batch_step_autoreset(states, action, key=luck)
+        return env.observe(states), env.task(states), action, step.reward, step.terminated, env.observe(after)
+
+    obs, task, action, reward, terminated, next_obs = jax.device_get(draw(jax.random.key(seed)))
     return Dataset(
-        obs=np.asarray(env.observe(states)),
-        task=np.asarray(env.task(states)).astype(np.int8),
-        action=np.asarray(action, np.int32),
-        reward=np.asarray(step.reward),
-        terminated=np.asarray(step.terminated),
+        obs=obs,
+        task=task.astype(np.int8),
+        action=action,
+        reward=reward,
+        terminated=terminated,
         truncated=np.ones(rows, bool),
         episode_start=np.ones(rows, bool),
-        next_obs=np.asarray(env.observe(after)),
+        next_obs=next_obs,
         header={"num_actions": env.num_actions, "environment": env.params(), "created_by": "uvax runtime"},
     )
 

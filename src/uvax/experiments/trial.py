@@ -20,7 +20,7 @@ from uvax.envs.optimal import ceiling
 from uvax.errors import InvalidInput
 from uvax.evaluation import evaluate, final_evaluation
 from uvax.experiments.explorer import explore
-from uvax.experiments.presets import Training, build_estimator, preset_hyperparameters, preset_training
+from uvax.experiments.presets import Training, build_estimator, changes, preset_hyperparameters, preset_training
 from uvax.training import Evaluate, Fit, TrainingDiverged, fit
 from uvax.training.log import RESERVED
 
@@ -82,6 +82,7 @@ def run_trial(
     ends with the same result. `model` is where to save the best checkpoint for inference. The result:
 
         status       "finished", or "diverged ..." with the numbers of the state before
+        changes      the hyperparameters that differ from the preset's, as it was when the trial ran
         best         the highest evaluation during training: its step and the numbers of `uvax.evaluation.evaluate`
         last         the last evaluation, likewise
         final        the best checkpoint on fresh boards: `TaskRejection.row()`
@@ -89,7 +90,7 @@ def run_trial(
         seconds      compile, train, evaluate, per_step
         ceiling      the best possible return: mean, by wall
         dataset      what the data are
-        explorer     value and uncertainty over a few boards (seed 0 only)
+        explorer     value and uncertainty over a few boards (seed 0 of the preset's own settings only)
     """
     if dataset.checksum != config["dataset"]:
         raise InvalidInput(
@@ -128,6 +129,7 @@ def run_trial(
     best_possible = ceiling(env)
     result = {
         "status": str(trained.status),
+        "changes": changes(config),
         "notes": list(trained.notes),
         "best": next((row for row in rows if row["step"] == trained.best.step), None),
         "last": rows[-1] if rows else None,
@@ -140,7 +142,7 @@ def run_trial(
         },
         "dataset": describe_dataset(dataset),
     }
-    if seed == _EXPLORED_SEED:
+    if seed == _EXPLORED_SEED and not result["changes"]:
         result["explorer"] = explore(estimator, trained.best.state, env)
     return result
 
@@ -221,12 +223,12 @@ def timings(log: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
         return {"compile": None, "train": None, "evaluate": None, "per_step": None, "total": clock}
     per_step = float(np.median([spent / steps for steps, spent in chunks[1:] or chunks]))
     each = float(np.median(evaluations[1:] or evaluations)) if evaluations else 0.0
-    first = max(0.0, chunks[0][1] - chunks[0][0] * per_step) + (max(0.0, evaluations[0] - each) if evaluations else 0)
-    evaluated = sum(evaluations)
+    first_chunk = max(0.0, chunks[0][1] - chunks[0][0] * per_step)
+    first_evaluation = max(0.0, evaluations[0] - each) if evaluations else 0.0
     return {
-        "compile": round(first, 3),
-        "train": round(clock - evaluated - first, 3),
-        "evaluate": round(evaluated, 3),
+        "compile": round(first_chunk + first_evaluation, 3),
+        "train": round(clock - sum(evaluations) - first_chunk, 3),
+        "evaluate": round(sum(evaluations) - first_evaluation, 3),
         "per_step": per_step,
         "total": clock,
     }

@@ -14,7 +14,7 @@ def explorer_data(rows: Sequence[Row]) -> dict[str, Any] | None:
 
     From the experiment with the most of them, the preset's own hyperparameters, one run per method and size.
     """
-    candidates = [row for row in rows if row["result"].get("explorer") and not analysis.changes(row["config"])]
+    candidates = [row for row in rows if row["result"].get("explorer") and not analysis.changed(row)]
     counts: dict[str, int] = {}
     for row in candidates:
         counts[row["experiment"]] = counts.get(row["experiment"], 0) + 1

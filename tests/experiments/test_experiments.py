@@ -1,0 +1,305 @@
+"""Every experiment: which trials it wants, what it makes of rows, and how the command line runs it."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from uvax import cli
+from uvax.errors import InvalidInput
+from uvax.experiments import ablation, claims, experiment, paper, runtime, search, table1, width
+from uvax.experiments.executors import LocalExecutor
+from uvax.experiments.experiment import Settings
+from uvax.experiments.jobs import KINDS, Job, perform
+from uvax.experiments.rows import RowStore, Trial
+from uvax.experiments.run import Places, make_plan, read_rows
+from uvax.experiments.timing import timing_config
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+import made_up_rows  # it lives beside the report's tests
+
+OURS = ("table1", "width", "runtime", "search", "ablation", "board")
+SUMS = {size: f"{size:064d}" for size in range(5, 11)}
+
+
+@pytest.mark.parametrize("preset", ["smoke", "cpu", "paper"])
+@pytest.mark.parametrize("name", OURS)
+def test_trials_are_named_once_and_are_plain_data(name, preset):
+    chosen = experiment.module(name).EXPERIMENT
+    trials = chosen.trials(chosen.scope(preset), SUMS, [])
+    assert trials
+    assert len({trial.id for trial in trials}) == len(trials)
+    for trial in trials:
+        assert trial.experiment == name
+        assert trial.config["kind"] in KINDS
+        json.dumps(trial.config, allow_nan=False)
+
+
+def test_table1_covers_the_paper():
+    scope = table1.scope("cpu")
+    trials = table1.trials(scope, SUMS, [])
+    assert {(t.config["size"], t.config["method"]) for t in trials} == {
+        (size, method) for size in paper.SIZES for method in paper.METHODS
+    }
+    assert len(trials) == 6 * 7 * scope.seeds
+    assert scope.seeds >= 3
+    # All cells come before the second seed.
+    assert {t.seed for t in trials[: 6 * 7]} == {0}
+
+
+def test_the_papers_table_is_complete():
+    assert set(paper.TABLE1) == set(paper.SIZES)
+    assert all(set(row) == set(paper.METHODS) for row in paper.TABLE1.values())
+    assert paper.TABLE1[10]["uvu"] == (6.72, 0.12)
+    assert paper.TABLE1[5]["dqn"] == (5.50, 0.15)
+
+
+def test_width_changes_nothing_but_the_width():
+    trials = width.trials(width.scope("cpu"), SUMS, [])
+    configs = [json.loads(json.dumps(t.config)) for t in trials if t.config["method"] == "uvu"]
+    assert {c["hyperparameters"].pop("width") for c in configs} == {32, 64, 128, 256}
+    assert all(c == configs[0] for c in configs)
+    assert width.scope("cpu").sizes == (10,)
+    assert width.scope("cpu").seeds == 5
+
+
+def test_the_reduced_search_varies_one_axis_at_a_time():
+    for method in ("dqn", "bdqnp3", "dqn-rnd-p", "uvu"):
+        found = search.settings(method, "cpu")
+        assert {} in found
+        assert all(len(setting) <= 1 for setting in found)
+    assert {tuple(s) for s in search.settings("uvu", "cpu") if s} == {("learning_rate",), ("uvu_learning_rate",)}
+    assert len(search.settings("bdqnp3", "paper")) == len(paper.RATES) * len(paper.PRIOR_SCALES)
+
+
+def test_the_search_drops_only_hopeless_settings():
+    scope = search.scope("smoke")
+    first = search.trials(scope, SUMS, [])
+    assert {t.seed for t in first} == {0}
+    scores = [8.1, 10.0, 7.9]  # of DQN's settings
+
+    def row(trial, score):
+        return trial.row({"best": None if score is None else {"return": score}})
+
+    dqn = [t for t in first if t.config["method"] == "dqn"]
+    rows = [row(t, s) for t, s in zip(dqn, scores, strict=True)]
+    later = [t for t in search.trials(scope, SUMS, rows) if t.seed > 0]
+    assert [t.config for t in later] == [t.config for t in dqn[:2]]
+    # A training that diverged before its first evaluation is hopeless, not a crash.
+    rows[2] = row(dqn[2], None)
+    assert [t.config for t in search.trials(scope, SUMS, rows) if t.seed > 0] == [t.config for t in dqn[:2]]
+    # As long as one first seed is missing nothing is decided.
+    assert not [t for t in search.trials(scope, SUMS, rows[:2]) if t.seed > 0]
+
+
+def test_ablation_pairs_heads_with_members():
+    found = ablation.variants("paper")
+    heads = {changes["heads"] for method, changes in found if "heads" in changes}
+    assert heads == {1, 2, 14, 34, 128}
+    members = {changes["members"] for method, changes in found if "members" in changes}
+    named = {int(method.removeprefix("bdqnp")) for method, changes in found if method in paper.METHODS[1:4]}
+    assert members | named == {h + 1 for h in heads}
+    assert ("uvu", {"shared_bootstrap": True}) in found
+    assert ("uvu", {"normalise": False}) in found
+
+
+def test_runtime_times_the_papers_ensembles():
+    sizes = [getattr(e, "members", 1) for method, e in runtime.estimators("cpu") if method != "uvu"]
+    assert sizes == list(paper.ENSEMBLES)
+    assert all(e.width == 512 and e.batch_size == 512 for _, e in runtime.estimators("cpu"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_sections_are_made_from_rows_alone(name):
+    rows = [row for row in made_up_rows.every_row() if row["experiment"] == name]
+    section = experiment.module(name).section(rows)
+    assert section is not None
+    assert section.id == name
+    assert set(section.rows) <= {row["trial_id"] for row in rows}
+    assert experiment.module(name).section([]) is None
+
+
+def test_a_comparison_is_paired_by_seed():
+    rows = made_up_rows.table1_rows(sizes=(5,), methods=("uvu", "dqn"), seeds=3)
+    cells = {(5, m): [r for r in rows if r["config"]["method"] == m] for m in ("uvu", "dqn")}
+    for i, row in enumerate(cells[5, "dqn"]):
+        row["result"]["best"]["return"] = cells[5, "uvu"][i]["result"]["best"]["return"] - 1.0
+    found = claims.difference(cells, 5, "uvu", "dqn")
+    assert found.estimate == pytest.approx(1.0)
+    assert found.half_width == pytest.approx(0.0, abs=1e-9)
+    assert claims.difference(cells, 6, "uvu", "dqn") is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "or_equal", "expected"),
+    [
+        (0.1, 0.3, False, "holds"),
+        (-0.3, -0.1, False, "fails"),
+        (-0.3, -0.1, True, "fails"),
+        (-0.1, 0.3, False, "unclear"),
+        (-0.1, 0.3, True, "holds"),
+        (math.nan, math.nan, True, "unclear"),
+    ],
+)
+def test_verdicts(low, high, or_equal, expected):
+    from uvax.evaluation.statistics import Interval
+
+    assert claims.verdict(Interval(0.0, low, high, 3), or_equal=or_equal) == expected
+
+
+def test_smoke_rows_are_not_averaged_into_a_table():
+    rows = made_up_rows.table1_rows(sizes=(5,), methods=("uvu",), seeds=2)
+    smoke = json.loads(json.dumps(rows[0]))
+    smoke["config"]["preset"] = "smoke"
+    smoke["result"]["best"]["return"] = -100.0
+    section = table1.section([*rows, smoke])
+    assert set(section.rows) == {row["trial_id"] for row in rows}
+    assert any("1 of smoke" in item for item in section.items if isinstance(item, str))
+
+
+def test_the_configuration_with_more_seeds_is_shown_and_the_other_named():
+    rows = made_up_rows.table1_rows(sizes=(5,), methods=("uvu",), seeds=3)
+    other = json.loads(json.dumps(rows[0]))
+    other["config"]["steps"] = 7
+    section = table1.section([other, *rows])
+    assert len(section.rows) == 3
+    assert any("1 rows of other configurations are left out" in item for item in section.items if isinstance(item, str))
+
+
+def test_settings_are_checked():
+    with pytest.raises(InvalidInput, match="seeds is 0"):
+        Settings(seeds=0)
+    with pytest.raises(InvalidInput, match="sizes holds 4"):
+        Settings(sizes=(5, 4))
+    with pytest.raises(InvalidInput, match="did you mean 'uvu'"):
+        Settings(methods=("uvuu",))
+
+
+def test_a_plan_says_what_will_run_before_anything_does(tmp_path, capsys):
+    code = cli.main(
+        [
+            "experiment",
+            "table1",
+            "--preset",
+            "smoke",
+            "--dry-run",
+            "--results",
+            str(tmp_path / "results"),
+            "--data-dir",
+            str(tmp_path / "data"),
+            "--seeds",
+            "1",
+            "--methods",
+            "uvu",
+            "dqn",
+        ]
+    )
+    said = capsys.readouterr().err
+    assert code == 0
+    assert "2 trials, 0 of them done, 2 to run" in said
+    assert "First the datasets of size 5 are collected" in said
+    assert "unknown on this machine, the first trials will tell" in said
+    assert "table1.jsonl" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_knows_what_is_done_and_how_long_the_rest_takes(tmp_path):
+    store = RowStore(tmp_path / "results")
+    places = Places(data=tmp_path / "data", results=tmp_path / "results")
+    chosen = experiment.module("runtime").EXPERIMENT
+    settings = Settings(preset="smoke")
+    trials = chosen.trials(chosen.scope("smoke"), {}, [])
+    store.append(trials[0].row({"status": "finished"}))
+    plan = make_plan(chosen, settings, places)
+    assert len(plan.missing) == len(trials) - 1
+    assert trials[0].id not in {t.id for t in plan.missing}
+
+    said = " ".join(plan.sentences(LocalExecutor(tmp_path, workers=1)))
+    assert f"{len(trials)} trials, 1 of them done, {len(trials) - 1} to run" in said
+    assert "Expected time" in said
+
+
+def test_damaged_rows_are_named_and_left_out(tmp_path):
+    store = RowStore(tmp_path)
+    row = Trial("table1", {"kind": "x"}, 0).row({"a": 1})
+    store.append(row)
+    file = tmp_path / "table1.jsonl"
+    good = file.read_text()
+    file.write_text(good + good + '{"schema": 99}\n' + good[:-20] + "\n")
+    rows, problems = read_rows(tmp_path)
+    assert len(rows) == 1
+    assert len(problems) == 3
+    assert any("already there" in p for p in problems)
+    assert any("schema version 99" in p for p in problems)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["experiment", "tabel1"], "unknown experiment 'tabel1': did you mean 'table1'"),
+        (["experiment", "nothing-like-it"], "known are ablation, board, "),
+        (["experiment", "--dry-run"], "the name of the experiment comes first"),
+        (["experiment", "width", "--seeds", "banana"], "--seeds is 'banana'; expected a whole number"),
+        (["experiment", "width", "--preset", "cqu", "--dry-run"], "unknown preset 'cqu': did you mean 'cpu'"),
+        (["experiment", "width", "--executor", "slurm", "--dry-run"], "unknown executor 'slurm'"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(argv, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(argv) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_the_list_of_experiments(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["experiment", "--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in experiment.MODULES)
+
+
+def test_a_kind_that_does_not_exist_is_refused(tmp_path):
+    payload = {"experiment": "x", "config": {"kind": "task_rejektion"}, "seed": 0, "data": None, "command": ""}
+    with pytest.raises(InvalidInput, match="did you mean 'task_rejection'"):
+        perform(Job("x", "x", "trial", payload, str(tmp_path)), lambda done, text: None)
+
+
+@pytest.mark.slow
+def test_a_measurement_of_time(tmp_path):
+    from uvax.experiments.timing import perform as measure
+
+    method, estimator = runtime.estimators("smoke")[1]
+    config = timing_config(estimator, method, preset="smoke", cached=True, seconds=0.05)
+    result = measure(
+        {**config, "rows": 500, "evaluation_episodes": 10},
+        0,
+        data=None,
+        work=tmp_path,
+        progress=lambda done, text: None,
+    )
+    assert 0 < result["fastest"] <= result["per_step"] <= result["slowest"] < 1.0
+    assert result["cached"]
+    assert result["frozen_parameters"] == result["parameters"] > 0
+    assert result["memory"] > 50e6
+    assert result["compile"] > 0
+
+
+@pytest.mark.slow
+def test_the_picture_of_a_board_is_minigrids(tmp_path):
+    pytest.importorskip("minigrid", reason="minigrid is not installed: pip install 'uvax[minigrid]'")
+    import base64
+    import io
+
+    from PIL import Image
+
+    from uvax.experiments.board import perform as draw
+
+    result = draw({"kind": "board", "size": 6, "tile": 32}, 0, data=None, work=tmp_path, progress=lambda d, t: None)
+    image = Image.open(io.BytesIO(base64.b64decode(result["png"])))
+    assert image.size == (result["width"], result["height"])
+    assert 5 * 32 <= image.width <= 6 * 32
+    assert len(image.convert("RGB").getcolors(10_000)) > 6  # walls, floor, agent and four doors
