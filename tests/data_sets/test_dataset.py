@@ -5,6 +5,7 @@ import json
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("datasets")
 
 
+@mock.patch("os.fsync", new=int)  # the examples need not wait for the disk
 @settings(deadline=None, max_examples=50)
 @given(made=parts(), mmap=st.booleans())
 def test_saving_and_loading_changes_nothing(folder, made, mmap):
