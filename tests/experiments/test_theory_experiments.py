@@ -32,12 +32,14 @@ def silent(share: float, words: str) -> None:
     assert 0 <= share <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compare", [theory_verify._ensemble, theory_verify._uvu], ids=["ensemble", "uvu"])
 def test_wide_networks_follow_the_theory_of_their_own_initial_outputs(reference, compare):
     real, predicted, moved = compare(reference, 1024, 4, 0, silent)
-    assert np.sqrt(np.mean((real - predicted) ** 2)) < 0.08 * moved
+    error = np.sqrt(np.mean((real - predicted) ** 2))
+    assert error < 0.08 * moved
     # The prediction is about this network and no other.
-    assert np.sqrt(np.mean((real - np.roll(predicted, 1, axis=0)) ** 2)) > 0.3 * moved
+    assert np.sqrt(np.mean((real - np.roll(predicted, 1, axis=0)) ** 2)) > 3 * error
 
 
 def test_the_reference_is_the_training_problem(reference):

@@ -7,7 +7,7 @@ from typing import Any
 
 from uvax.errors import InvalidInput, unknown_name
 from uvax.experiments.content import Section
-from uvax.experiments.presets import check_method
+from uvax.experiments.presets import check_method, preset
 from uvax.experiments.rows import Trial
 
 Row = dict[str, Any]
@@ -20,6 +20,7 @@ MODULES = {
     "search": ("uvax.experiments.search", "Table 'hpsearchspace': the search for hyperparameters"),
     "ablation": ("uvax.experiments.ablation", "heads and members, bootstrapping, normalisation, rejections"),
     "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
+    "verify": ("uvax.experiments.theory_verify", "Theorem 1 and its corollaries on networks of growing width"),
     "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
 }
 
@@ -34,6 +35,7 @@ class Settings:
     seeds: int | None = None
 
     def __post_init__(self) -> None:
+        preset(self.preset)
         if self.seeds is not None and self.seeds < 1:
             raise InvalidInput(f"seeds is {self.seeds}; expected the number of seeds, at least 1")
         for size in self.sizes or ():
