@@ -89,7 +89,8 @@ def fit(
     lost one says so, as does a warning, and only when all are lost is it raised. Ctrl-C ends the chunk, saves, and
     raises `TrainingInterrupted`; a second one stops at once.
 
-    `cache_bytes` bounds the memory for `estimator.cache`. `devices` divides every batch among several devices.
+    `cache_bytes` bounds the memory for `estimator.cache`, which is used where it saves more than it costs.
+    `devices` divides every batch among several devices.
     """
     _check_arguments(locals())
     if tensorboard:
@@ -97,10 +98,11 @@ def fit(
     all_seeds = [seed] if seeds is None else list(range(seed, seed + seeds))
     schedule = make_schedule(steps, evaluations if evaluate else 0, log_every)
     trainer = Trainer(estimator, dataset, all_seeds, stacked=seeds is not None, devices=devices)
+    cached = trainer.worth_caching(steps, cache_bytes)
     with contextlib.ExitStack() as stack:
         folder = None
         if out is not None:
-            config = _config(estimator, dataset, schedule, seed, seeds, score if evaluate else None)
+            config = _config(estimator, dataset, schedule, seed, seeds, score if evaluate else None, cached)
             folder = RunFolder(out, config, resume=resume, overwrite=overwrite)
             stack.callback(folder.close)
         run = Run(trainer, schedule, evaluate, score, folder, explosion, _largest_reward(dataset))
@@ -113,12 +115,18 @@ def fit(
         stack.callback(log.close)
         shown = make_progress(progress, type(estimator).__name__, run.step, steps)
         stack.callback(shown.close)
-        fits = run.to_the_end(log, shown, cache_bytes=cache_bytes, checkpoint_seconds=checkpoint_seconds)
+        fits = run.to_the_end(log, shown, cached=cached, checkpoint_seconds=checkpoint_seconds)
     return fits if seeds is not None else fits[0]
 
 
 def _config(
-    estimator: Any, dataset: Dataset, schedule: Schedule, seed: int, seeds: int | None, score: str | None
+    estimator: Any,
+    dataset: Dataset,
+    schedule: Schedule,
+    seed: int,
+    seeds: int | None,
+    score: str | None,
+    cached: bool,
 ) -> dict[str, Any]:
     return {
         "estimator": describe(estimator),
@@ -129,6 +137,7 @@ def _config(
         "log_every": schedule.chunk,
         "evaluations": len(schedule.evaluations),
         "score": score,
+        "cached": cached,  # equal to rounding only, so a resumed run must do the same
         "versions": {
             "uvax": uvax.__version__,
             "python": platform.python_version(),

@@ -6,6 +6,7 @@ parameters included, are arguments of the compiled chunk.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
-from uvax.training.contract import Static, check_update
+from uvax.training.contract import Static, check_update, state_shape
 
 # Rows per block while the cache is filled: activations stay small, the matrix products stay large.
 _CACHE_BLOCK = 4_096
@@ -59,7 +60,6 @@ class Trainer:
         keys = _stack(self._seed_keys) if stacked else self._seed_keys[0]
         self._data, self._keys = self._program.replicate((_compact(dataset, estimator.gamma), keys))
         self._cache: PyTree = None
-        self.cached = False
 
     def init(self) -> PyTree:
         """The state before the first step, checked against the contract of `estimators.base`."""
@@ -72,14 +72,30 @@ class Trainer:
         """A state that was read from a file, on the devices of this trainer."""
         return self._program.replicate(state)
 
-    def fill_cache(self, state: PyTree, limit: int) -> None:
-        """Compute what training never changes once for all transitions, if the method has it and it fits `limit`."""
-        if not callable(getattr(self.estimator, "cache", None)):
-            return
-        shape = jax.eval_shape(functools.partial(_cache, self._program), state, self._data)
-        if shape is not None and sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape)) <= limit:
+    def worth_caching(self, steps: int, limit: float) -> bool:
+        """Whether the method has something to cache, it fits `limit` bytes, and it costs less than it saves.
+
+        Filling it evaluates every row once; without it, `steps` steps evaluate the rows of their batches.
+        """
+        batch_size = self.estimator.batch_size
+        saved = steps * (self.rows if batch_size is None else batch_size)
+        return saved > self.rows and 0 < self._cache_bytes() <= limit
+
+    def fill_cache(self, state: PyTree, limit: float = math.inf) -> None:
+        """Compute what training never changes once for all transitions, if there is such a thing and it fits."""
+        if 0 < self._cache_bytes() <= limit:
             self._cache = _cache(self._program, state, self._data)
-            self.cached = True
+
+    @property
+    def cached(self) -> bool:
+        return self._cache is not None
+
+    def _cache_bytes(self) -> int:
+        if not callable(getattr(self.estimator, "cache", None)):
+            return 0
+        one = functools.partial(_cache, dataclasses.replace(self._program, stacked=False))
+        shape = jax.eval_shape(one, state_shape(self.estimator, self.spec), self._data)
+        return len(self.seeds) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape))
 
     def run(self, state: PyTree, first: int, length: int) -> Chunk:
         """`length` updates, from the one that makes step `first` into step `first` + 1."""

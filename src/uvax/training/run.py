@@ -61,10 +61,10 @@ class Run:
             self.state = self.trainer.init()
             self._nonfinite = self.trainer.nonfinite(self.state)
 
-    def to_the_end(self, log: Log, progress: Progress, *, cache_bytes: int, checkpoint_seconds: float) -> list[Fit]:
+    def to_the_end(self, log: Log, progress: Progress, *, cached: bool, checkpoint_seconds: float) -> list[Fit]:
         """Run the chunks that are left and return the fits, or raise what stopped the run."""
-        if self.step < self.schedule.steps:
-            self.trainer.fill_cache(self.state, cache_bytes)
+        if cached and self.step < self.schedule.steps:
+            self.trainer.fill_cache(self.state)
         with _interruptible(progress) as interrupted:
             for first, length in self.schedule.chunks(self.step):
                 if all(self.lost):
