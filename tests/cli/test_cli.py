@@ -44,7 +44,7 @@ def test_version(capsys):
     ("args", "said"),
     [
         (["colect"], "unknown command 'colect': did you mean 'collect'?"),
-        (["collect", "--size", "4", "--out", "OUT"], "size must be from 5"),
+        (["collect", "--size", "4", "--out", "OUT"], "size must be an integer from 5 to"),
         (["collect", "--size", "banana", "--out", "OUT"], "--size is 'banana'; expected a whole number"),
         (["collect", "--preset", "cpi", "--out", "OUT"], "unknown preset 'cpi': did you mean 'cpu'"),
         (["collect", "--out", "OUT", "--learning-rate", "-1"], "learning_rate is -1.0; expected a positive number"),

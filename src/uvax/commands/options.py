@@ -37,18 +37,22 @@ def parse(options: type[T], argv: Sequence[str], *, command: str, description: s
         raise InvalidInput(f"{_sentence(said.getvalue())} (uvax {command} --help lists the options)") from None
 
 
+_TITLES = ("Parsing error", "Value error", "Unrecognized options", "Required options", "Missing arguments")
+
+
 def _sentence(box: str) -> str:
-    """The message inside tyro's framed error, as one sentence."""
-    lines = [line for line in box.splitlines() if not line.startswith("╭")]
-    text = " ".join(re.sub(r"^[│╰─\s]+|[│╯─\s]+$", "", line) for line in lines)
+    """The message inside tyro's framed error, as one sentence; the frame is of lines or, on plain terminals, dashes."""
+    text = re.sub(r"[│╭╮╰╯─]+|-{4,}", " ", box)
     text = re.sub(r"\s+", " ", text).strip()
+    for title in _TITLES:
+        text = text.removeprefix(f"{title} ")
     text = text.split(" Argument helptext:")[0].split(" For full helptext")[0]
     if bad := re.search(r"Error parsing (--\S+): (.*: )?('.*')$", text):
         kind = "a whole number" if "int()" in text else "a number" if "float" in text else "another value"
         return f"{bad[1]} is {bad[3]}; expected {kind}"
-    if missing := re.match(r"Missing from .*?: (--\S+) \S+ (.*) \(required\)", text):
+    if missing := re.search(r"Missing from .*?: (--\S+) \S+ (.*?) \(required\)", text):
         return f"{missing[1]} is missing: {missing[2]}"
-    if unknown := re.match(r"Unrecognized options: (\S+?),?( .*)?$", text):
+    if unknown := re.search(r"Unrecognized options: (\S+?),?( .*)?$", text):
         close = re.search(r"Perhaps you meant: (--[\w-]+)", text)
         return f"there is no option {unknown[1]}" + (f"; did you mean {close[1]}?" if close else "")
     return text.rstrip(".") or "the arguments cannot be used"
