@@ -21,7 +21,6 @@ MODULES = {
     "ablation": ("uvax.experiments.ablation", "heads and members, bootstrapping, normalisation, rejections"),
     "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
     "verify": ("uvax.experiments.theory_verify", "Theorem 1 and its corollaries on networks of growing width"),
-    "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
 }
 
 
