@@ -78,10 +78,10 @@ def _heads(rows: Sequence[Row], sizes: Sequence[int]) -> Chart:
                 if row["config"]["method"].startswith(method) and field in hyper:
                     groups.setdefault(hyper[field] - freedom, []).append(row)
             points = sorted(groups)
-            line = analysis.interval_series(
+            line = analysis.seeds_series(
                 "UVU, M heads" if method == "uvu" else "BDQNP, M + 1 members",
                 points,
-                [analysis.over_seeds(groups[p], "best", "return") for p in points],
+                [analysis.numbers(groups[p], "best", "return") for p in points],
                 colour=analysis.colour_of("uvu" if method == "uvu" else "bdqnp15"),
                 group=f"size {size}",
             )
@@ -97,7 +97,7 @@ def _heads(rows: Sequence[Row], sizes: Sequence[int]) -> Chart:
         alt="Mean return against the degrees of freedom of the uncertainty on a logarithmic axis: UVU with M heads and "
         "ensembles with M + 1 members.",
         caption="By Corollary 2 the mean squared error of M heads and the variance of M + 1 members follow the same "
-        "law. Bands: 90% intervals over seeds.",
+        "law. Bands: lowest to highest seed.",
     )
 
 
@@ -151,14 +151,12 @@ def _rejections(rows: Sequence[Row], sizes: Sequence[int]) -> Chart:
             chosen = [
                 row
                 for row in rows
-                if row["config"]["size"] == size
-                and row["config"]["method"] == method
-                and not analysis.changed(row)
+                if row["config"]["size"] == size and row["config"]["method"] == method and not analysis.changed(row)
             ]
             if chosen:
-                points = [analysis.over_seeds(chosen, "final", f"curve_method_{k}") for k in range(1, _TASKS)]
+                points = [analysis.numbers(chosen, "final", f"curve_method_{k}") for k in range(1, _TASKS)]
                 series.append(
-                    analysis.interval_series(
+                    analysis.seeds_series(
                         paper.label(method),
                         range(1, _TASKS),
                         points,
@@ -174,7 +172,7 @@ def _rejections(rows: Sequence[Row], sizes: Sequence[int]) -> Chart:
         series=series,
         y_from_zero=True,
         alt="Mean return against the number of rejected tasks from one to five, one line for each method.",
-        caption="The same checkpoints on the same fresh boards; the paper rejects four.",
+        caption="The same checkpoints on the same fresh boards; the paper rejects four. Bands: lowest to highest seed.",
     )
 
 

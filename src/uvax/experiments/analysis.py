@@ -98,23 +98,26 @@ def share(value: float) -> str:
 
 
 def mean_curve(rows: Sequence[Row], column: str, name: str, **style: Any) -> Series | None:
-    """A column of the learning curves, averaged over seeds, with the 90% interval as its band."""
+    """A column of the learning curves, averaged over seeds; the band reaches from the lowest to the highest seed."""
     curves = [row["result"]["curve"] for row in rows if (row["result"].get("curve") or {}).get(column)]
     if not curves:
         return None
     steps = sorted(set.intersection(*(set(curve["step"]) for curve in curves)))
     table = [dict(zip(curve["step"], curve[column], strict=True)) for curve in curves]
     points = [[t[step] for t in table if t[step] is not None] for step in steps]
-    intervals = [mean_interval(np.asarray(values, np.float64)) for values in points]
-    return interval_series(name, steps, intervals, markers=False, **style)
+    return seeds_series(name, steps, points, markers=False, **style)
 
 
-def interval_series(name: str, x: Sequence[Any], intervals: Sequence[Interval], **style: Any) -> Series:
-    """A line through estimates, its band their intervals."""
-    low, high = [_finite(i.low) for i in intervals], [_finite(i.high) for i in intervals]
-    band = any(v is not None for v in low)
-    estimates = [_finite(i.estimate) for i in intervals]
-    return Series(name, list(x), estimates, low if band else None, high if band else None, **style)
+def seeds_series(name: str, x: Sequence[Any], points: Sequence[Sequence[float]], **style: Any) -> Series:
+    """A line through the means of `points`, one list of seeds' values for each x, with their range as its band.
+
+    A Student-t interval of two or three seeds would hide everything else in a figure; tables have those.
+    """
+    means = [float(np.mean(values)) if values else None for values in points]
+    if max(map(len, points), default=0) < 2:
+        return Series(name, list(x), means, **style)
+    low, high = ([pick(values) if values else None for values in points] for pick in (min, max))
+    return Series(name, list(x), means, low, high, **style)
 
 
 def ordered_methods(methods: Iterable[str]) -> list[str]:
@@ -170,7 +173,3 @@ def title_of(trial: Any) -> str:
     size = f"size {config['size']}, " if "size" in config else ""
     method = label(str(config.get("method", config.get("kind"))))
     return f"{method}{f' ({different})' if different else ''}, {size}seed {trial.seed}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -71,8 +71,10 @@ def _curves(
         y_label=axis,
         series=series,
         y_from_zero=True,
-        alt=f"{title}: {axis} against gradient steps, one line for each method, bands are 90% intervals over seeds.",
-        caption="Evaluations during training, the same boards for every method of a seed; bands: 90% intervals.",
+        alt=f"{title}: {axis} against gradient steps, one line for each method, bands from the lowest seed to the "
+        "highest.",
+        caption="Evaluations during training, the same boards for every method of a seed. Bands: lowest to highest "
+        "seed.",
     )
 
 
@@ -82,9 +84,9 @@ def rejection(name: str, cells: Cells, sizes: Sequence[int], methods: Sequence[s
     for size in sizes:
         shown = [m for m in methods if (size, m) in cells]
         for method in shown:
-            points = [analysis.over_seeds(cells[size, method], "final", f"curve_method_{k}") for k in range(_TASKS)]
+            points = [analysis.numbers(cells[size, method], "final", f"curve_method_{k}") for k in range(_TASKS)]
             series.append(
-                analysis.interval_series(
+                analysis.seeds_series(
                     paper.label(method),
                     range(_TASKS),
                     points,
@@ -94,8 +96,8 @@ def rejection(name: str, cells: Cells, sizes: Sequence[int], methods: Sequence[s
             )
         reference = "uvu" if "uvu" in shown else shown[-1]
         for kind, text in (("oracle", "oracle ranking"), ("random", "random rejection")):
-            points = [analysis.over_seeds(cells[size, reference], "final", f"curve_{kind}_{k}") for k in range(_TASKS)]
-            line = analysis.interval_series(
+            points = [analysis.numbers(cells[size, reference], "final", f"curve_{kind}_{k}") for k in range(_TASKS)]
+            line = analysis.seeds_series(
                 f"{paper.label(reference)}, {text}",
                 range(_TASKS),
                 points,
@@ -113,5 +115,6 @@ def rejection(name: str, cells: Cells, sizes: Sequence[int], methods: Sequence[s
         y_from_zero=True,
         alt="Mean return against the number of rejected tasks from zero to five, a line for each method, dashed lines "
         "for an oracle ranking and for random rejection. The protocol rejects four.",
-        caption="Best checkpoint, fresh boards. The oracle ranks by the returns it is scored by: no method reaches it.",
+        caption="Best checkpoint, fresh boards; bands: lowest to highest seed. The oracle ranks by the returns it is "
+        "scored by: no method reaches it.",
     )

@@ -181,10 +181,8 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
                 along.setdefault(config["hyperparameters"][axis], []).append(row)
         if len(along) > 1 and axis in axes(method, rows[0]["config"]["preset"]):
             values = sorted(along)
-            intervals = [analysis.over_seeds(along[v], "best", "return") for v in values]
-            series.append(
-                analysis.interval_series(paper.label(method), values, intervals, colour=analysis.colour_of(method))
-            )
+            points = [analysis.numbers(along[v], "best", "return") for v in values]
+            series.append(analysis.seeds_series(paper.label(method), values, points, colour=analysis.colour_of(method)))
     if not series:
         return None
     words = axis.replace("_", " ")
@@ -197,7 +195,7 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
         log_x=True,
         y_from_zero=True,
         alt=f"Mean return of the best evaluation against {words} on a logarithmic axis, a line for each method.",
-        caption="All other hyperparameters are the preset's. Bands: 90% intervals where there are two seeds.",
+        caption="All other hyperparameters are the preset's. Bands: lowest to highest seed.",
     )
 
 

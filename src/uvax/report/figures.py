@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,13 @@ def rendered(figure: "MatplotlibFigure", kind: str) -> bytes:
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "uvax"}):
         figure.savefig(file, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
-    return file.getvalue()
+    return _renumbered(file.getvalue()) if kind == "svg" else file.getvalue()
+
+
+def _renumbered(svg: bytes) -> bytes:
+    """Matplotlib makes some ids from addresses in memory; here they are numbers in order of appearance."""
+    numbers: dict[bytes, bytes] = {}
+    return re.sub(rb"\b[a-z][0-9a-f]{10}\b", lambda m: numbers.setdefault(m[0], b"i%d" % len(numbers)), svg)
 
 
 def data_uri(content: bytes, kind: str) -> str:

@@ -59,7 +59,7 @@ def _experiments(rows: Sequence[Row]) -> Table:
                 Cell(str(len(own)), len(own)),
                 Cell(str(reused), reused),
                 Cell(f"{hours:.2f}", hours),
-                _all(about, "started", first=True)[:10] + " to " + _all(about, "finished", first=False)[:10],
+                _days(about),
                 Cell(_distinct(about, "commit", 12), mark="words"),
                 Cell(
                     ", ".join(f"{n} {_distinct(about, n)}" for n in ("uvax", "jax", "python")),
@@ -167,6 +167,6 @@ def _distinct(about: Sequence[Mapping[str, Any]], name: str, length: int = 60) -
     return ", ".join(values)
 
 
-def _all(about: Sequence[Mapping[str, Any]], name: str, *, first: bool) -> str:
-    values = sorted(str(p[name]) for p in about if p.get(name))
-    return (values[0] if first else values[-1]) if values else "–"
+def _days(about: Sequence[Mapping[str, Any]]) -> str:
+    days = sorted(str(p[name])[:10] for p in about for name in ("started", "finished") if p.get(name))
+    return "–" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"

@@ -61,7 +61,7 @@
 // Files: handed over as blobs, which no browser limits in size.
 for (const button of document.querySelectorAll("button.file"))
   button.addEventListener("click", () => {
-    const content = document.querySelector(`[data-content="${button.dataset.file}"]`).textContent;
+    const content = JSON.parse(document.querySelector(`[data-content="${button.dataset.file}"]`).textContent);
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([content], { type: "text/csv" }));
     link.download = button.dataset.file;
