@@ -100,7 +100,10 @@ def test_one_rollout_per_board_gives_the_same_score_as_all_of_them(wise):
         assert value == pytest.approx(math.nan if row[name] is None else row[name], rel=1e-5, nan_ok=True), name
 
 
-def test_rollouts_are_the_environment_played_step_by_step():
+@pytest.mark.parametrize("block", [7, 128])
+def test_rollouts_are_the_environment_played_step_by_step(block, monkeypatch):
+    """Actions that are remembered, in blocks that do not divide the boards, are those of asking every time."""
+    monkeypatch.setattr(rollouts, "_BLOCK", block)
     boards = ENV.batch_reset(20, key=KEY)
     starts = jax.tree.map(lambda x: x[None], boards)
     got = jax.jit(lambda starts: rollouts.greedy_returns(agent, WISE, ENV, starts, key=KEY, gamma=0.5))(starts)

@@ -52,7 +52,7 @@ def evaluate(
 
     Boards come from the key and the number of episodes alone: give every method, and every evaluation of a run, the
     same key, and they are compared on the same boards. Pure; may be vmapped over states (seeds).
-    Cost: value and uncertainty of 6 tasks x boards, then 50 evaluations of the value on boards.
+    Cost: value and uncertainty of 6 tasks x boards, then the value of at most 50 states per board, each once.
     """
     check_request(estimator, state, env, episodes=episodes, reject=reject)
     return _evaluate(hashable(estimator), state, env, key=key, episodes=episodes, reject=reject)

@@ -240,22 +240,30 @@ def _midranks(codes: _Codes, weights: NDArray[np.float64]) -> NDArray[np.float64
     return (np.cumsum(count) - (count - 1) / 2)[inverse]
 
 
+# Sums below are np.sum of products, not `@`: BLAS would start threads for them, which wait for each other on a busy
+# machine a thousand times per interval.
+
+
 def _spearman(x: _Codes, y: _Codes, w: NDArray[np.float64]) -> float:
-    if (total := w.sum()) == 0:
+    if (total := np.sum(w)) == 0:
         return math.nan
     dx, dy = _midranks(x, w), _midranks(y, w)
-    dx, dy = dx - (w @ dx) / total, dy - (w @ dy) / total
-    vx, vy = w @ (dx * dx), w @ (dy * dy)
-    return float(w @ (dx * dy) / math.sqrt(vx * vy)) if vx > 0 and vy > 0 else math.nan
+    dx, dy = dx - np.sum(w * dx) / total, dy - np.sum(w * dy) / total
+    wx = w * dx
+    vx, vy = np.sum(wx * dx), np.sum(w * dy * dy)
+    return float(np.sum(wx * dy) / math.sqrt(vx * vy)) if vx > 0 and vy > 0 else math.nan
 
 
 def _auroc(codes: _Codes, positive: NDArray[np.bool_], w: NDArray[np.float64]) -> float:
-    n1 = w[positive].sum()
-    n0 = w.sum() - n1
+    inverse, distinct = codes
+    every = np.bincount(inverse, w, minlength=distinct)
+    positives = np.bincount(inverse, w * positive, minlength=distinct)
+    negatives = every - positives
+    n1, n0 = np.sum(positives), np.sum(negatives)
     if n1 == 0 or n0 == 0:
         return math.nan
-    rank_sum = w[positive] @ _midranks(codes, w)[positive]
-    return float((rank_sum - n1 * (n1 + 1) / 2) / (n1 * n0))
+    below = np.cumsum(negatives) - negatives / 2  # negatives that score lower, and half of those that score the same
+    return float(np.sum(positives * below) / (n1 * n0))
 
 
 def _cluster_bootstrap(

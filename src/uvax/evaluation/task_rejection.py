@@ -93,8 +93,7 @@ def task_rejection(
         result = uvax.task_rejection(fit, env, episodes=5_000)
         rich.print(result); result.mean_return.low; result.row()
 
-    Cost: 200 evaluations of the value per board (four tasks x 50 steps), for the rejection curve; `evaluate`, which
-    has the score alone, needs 50.
+    Cost: four rollouts per board, for the rejection curve; `evaluate`, which has the score alone, needs one.
     """
     for name in ("estimator", "state"):
         if not hasattr(fit, name):
