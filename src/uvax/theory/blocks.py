@@ -11,6 +11,11 @@ from uvax.theory.checks import Weights
 from uvax.theory.kernels import Kernel
 from uvax.theory.spectrum import SPECTRUM_LIMIT
 
+# Of the iterative path: columns of the preconditioner, Krylov vectors between restarts, rows per kernel evaluation.
+LANDMARKS = 1_000
+RESTART = 40
+STRIP = 256
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -118,8 +123,6 @@ def memory_needed(
     where all eigenvalues may be needed, eight for the propagator at finite time. GMRES: Delta, two more N x N to
     certify (one without duplicates), landmarks, Krylov vectors; the NNGP kernel is recomputed in strips.
     """
-    from uvax.theory.iterative import LANDMARKS, RESTART, STRIP
-
     small = 4 * tests * (n + m) + 2 * tests * tests
     if finite_time:
         work = 8

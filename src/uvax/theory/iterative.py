@@ -14,13 +14,10 @@ from jaxtyping import Float
 
 from uvax.errors import Diverged
 from uvax.theory import spectrum
-from uvax.theory.blocks import bootstrap_transposed, equal_rows, evaluate
+from uvax.theory.blocks import LANDMARKS, RESTART, STRIP, bootstrap_transposed, equal_rows, evaluate
 from uvax.theory.checks import Weights
 from uvax.theory.kernels import Kernel
 
-LANDMARKS = 1_000
-RESTART = 40
-STRIP = 256
 # Relative residual of every solve; means and covariances then agree with the direct path to TOLERANCE (relative to
 # their largest entry), unless Delta is worse conditioned than that leaves room for.
 RESIDUAL = 1e-9

@@ -10,7 +10,15 @@ from jaxtyping import Float
 
 from uvax.errors import Diverged, InvalidInput
 from uvax.theory import checks, dynamics, iterative, spectrum
-from uvax.theory.blocks import Blocks, bootstrap, bootstrap_transposed, kernel_blocks, memory_needed, td_matrix
+from uvax.theory.blocks import (
+    Blocks,
+    bootstrap,
+    bootstrap_transposed,
+    evaluate,
+    kernel_blocks,
+    memory_needed,
+    td_matrix,
+)
 from uvax.theory.checks import ArrayLike, Weights
 from uvax.theory.kernels import Kernel
 from uvax.theory.laws import Gaussian
@@ -282,8 +290,7 @@ def _iterative(
             # The proof used the only N x N array there is; evaluating the kernel again is cheaper than another one.
             del delta
             delta = iterative.td_matrix_in_strips(kernel, x, y, p, gamma, ridge)
-    theta_tx = np.asarray(kernel(test, x)[1], dtype=np.float64)
-    gain = iterative.limit_gain(kernel, x, theta_tx, delta, ridge)
+    gain = iterative.limit_gain(kernel, x, evaluate(kernel, "tx", test, x)[1], delta, ridge)
     del delta
     cov = iterative.covariance_in_strips(kernel, x, y, p, gamma, test, gain)
     return TDPosterior(gain @ r, cov, gain, r, gamma, p, "gmres", certified)
