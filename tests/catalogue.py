@@ -56,7 +56,14 @@ VARIANCES = [name for name, method in METHODS.items() if method.variance]
 TWINS = [name for name, method in METHODS.items() if method.twin_loss]
 OURS = [name for name in METHODS if name != "a user's own"]
 
-SMALL = {"width": 16, "depth": 1, "batch_size": ROWS, "target_period": 3, "learning_rate": 1e-2}
+SMALL = {
+    "width": 16,
+    "depth": 1,
+    "batch_size": ROWS,
+    "target_period": 2,
+    "target_lambda": 0.5,
+    "learning_rate": 1e-2,
+}
 
 
 def small(name: str, **changes: Any) -> Any:
@@ -68,9 +75,9 @@ def spec(*, tasks: int = 2) -> Spec:
     return Spec(jax.ShapeDtypeStruct((STATES,), jnp.float32), tasks, ACTIONS)
 
 
-def random_batch(key: jax.Array, *, tasks: int = 2, rows: int = ROWS) -> Transition:
+def random_batch(key: jax.Array, *, tasks: int = 2) -> Transition:
     """Transitions between Gaussian states, some of them terminal, with one-hot tasks."""
-    keys = jax.random.split(key, 6)
+    keys, rows = jax.random.split(key, 6), ROWS
     return Transition(
         obs=jax.random.normal(keys[0], (rows, STATES)),
         task=one_hot(jax.random.randint(keys[1], (rows,), 0, max(tasks, 1)), tasks),
@@ -81,10 +88,11 @@ def random_batch(key: jax.Array, *, tasks: int = 2, rows: int = ROWS) -> Transit
     )
 
 
-@functools.partial(jax.jit, static_argnames="estimator")
-def train(estimator: Any, state: Any, batch: Transition, steps: int, *, key: jax.Array) -> tuple[Any, dict]:
-    """`steps` full-batch updates, in one compiled program for every number of steps."""
+# The programs of these tests run for milliseconds and take seconds to compile: half of that without LLVM's efforts.
+quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
+
+def _updates(estimator: Any, state: Any, batch: Transition, steps: int, key: jax.Array) -> tuple[Any, dict]:
     def update(i, carry):
         return estimator.update(carry[0], batch, key=jax.random.fold_in(key, i))
 
@@ -92,10 +100,16 @@ def train(estimator: Any, state: Any, batch: Transition, steps: int, *, key: jax
     return jax.lax.fori_loop(0, steps, update, (state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)))
 
 
-@functools.partial(jax.jit, static_argnames="estimator")
+@functools.partial(quick_jit, static_argnames="estimator")
+def train(estimator: Any, state: Any, batch: Transition, steps: int, *, key: jax.Array) -> tuple[Any, dict]:
+    """`steps` full-batch updates, in one compiled program for every number of steps; the last metrics too."""
+    return _updates(estimator, state, batch, steps, key)
+
+
+@functools.partial(quick_jit, static_argnames="estimator")
 def train_seeds(estimator: Any, states: Any, batch: Transition, steps: int, *, keys: jax.Array) -> tuple[Any, dict]:
     """`train` for several seeds at once: states and keys have a leading axis, the batch is the same for all."""
-    return jax.vmap(lambda state, key: train(estimator, state, batch, steps, key=key))(states, keys)
+    return jax.vmap(lambda state, key: _updates(estimator, state, batch, steps, key))(states, keys)
 
 
 class Probe(NamedTuple):

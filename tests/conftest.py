@@ -2,8 +2,9 @@
 
 import os
 
+import pytest
 from hypothesis import settings
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 # jax reads these when it is imported, and processes that tests start inherit them. With one thread each, two workers
 # of pytest-xdist do not fight over two cores; Eigen, XLA's other work and NumPy have a pool each.
@@ -19,3 +20,9 @@ install_import_hook("uvax", "typechecking.check")
 # continuous integration is the failure at home.
 settings.register_profile("uvax", deadline=None, derandomize=True)
 settings.load_profile("uvax")
+
+
+@pytest.fixture
+def without_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user runs: no type checker, so that uvax's own refusal of an argument of the wrong type is reached."""
+    monkeypatch.setattr(config, "jaxtyping_disable", True)

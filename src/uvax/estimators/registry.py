@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from uvax.errors import InvalidInput, unknown_name
 from uvax.estimators.bdqnp import BDQNP
 from uvax.estimators.bootstrap import Greedy
@@ -40,9 +42,11 @@ def config(estimator: Any) -> dict[str, Any]:
     for field in dataclasses.fields(estimator):
         got = getattr(estimator, field.name)
         if dataclasses.is_dataclass(got):
-            got = getattr(got, "name", type(got).__name__)
+            got = got.name if hasattr(got, "name") else config(got)
         elif callable(got):
             got = f"{getattr(got, '__module__', '')}:{getattr(got, '__qualname__', repr(got))}"
+        elif isinstance(got, np.generic):
+            got = got.item()
         fields[field.name] = got
     return {"class": type(estimator).__name__, **fields}
 
