@@ -1,6 +1,7 @@
 """Settings of all tests: strict dtype promotion, checked shapes, one thread for each test process."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -26,3 +27,7 @@ settings.load_profile("uvax")
 def without_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user runs: no type checker, so that uvax's own refusal of an argument of the wrong type is reached."""
     monkeypatch.setattr(config, "jaxtyping_disable", True)
+
+# A job in the background of a shell ignores Ctrl-C, and so would every process that the tests interrupt on purpose.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
