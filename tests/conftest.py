@@ -28,6 +28,7 @@ def without_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user runs: no type checker, so that uvax's own refusal of an argument of the wrong type is reached."""
     monkeypatch.setattr(config, "jaxtyping_disable", True)
 
+
 # A job in the background of a shell ignores Ctrl-C, and so would every process that the tests interrupt on purpose.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
