@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from uvax.envs import GoToDoor
 from uvax.errors import InvalidInput
 from uvax.estimators import DQN, METHODS, config
 from uvax.evaluation.protocol import PLACES
+from uvax.experiments import trial as trial_module
 from uvax.experiments.presets import (
     PRESETS,
     Training,
@@ -188,3 +190,18 @@ def test_a_trial_says_what_differs_from_its_preset():
     assert trial_config("uvu", 5, "0" * 64, preset="cpu", hyperparameters={"width": width}) == usual
     changed = trial_config("uvu", 5, "0" * 64, preset="cpu", hyperparameters={"width": width + 1})
     assert changes(changed) == {"width": width + 1}
+
+
+def test_progress_is_told_between_evaluations(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial_module, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    log, told = tmp_path / "log.jsonl", []
+    with trial_module._following(log, 100, lambda done, text: told.append(done)):
+        deadline = time.monotonic() + 20
+        for step in (10, 20, 30):
+            with open(log, "a") as file:
+                file.write(json.dumps({"kind": "train", "step": step}) + "\n" + '{"kind": "tra')  # half a line
+            while step / 100 not in told and time.monotonic() < deadline:
+                time.sleep(0.01)
+                with open(log, "w") as file:
+                    file.write(json.dumps({"kind": "train", "step": step}) + "\n")
+    assert told == [0.1, 0.2, 0.3]

@@ -132,11 +132,13 @@ class LocalExecutor:
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Environment variables that hold XLA and the BLAS libraries to a number of threads, before jax is imported."""
+    """Environment variables, to be set before jax is imported: threads of XLA and the BLAS libraries, memory."""
     variables = {name: str(threads) for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     if threads == 1:
         flags = os.environ.get("XLA_FLAGS", "")
         variables["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    # Several processes on one GPU must share its memory instead of each reserving most of it.
+    variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     return variables | compilation_cache()
 
 

@@ -13,7 +13,7 @@ from uvax.data import load
 from uvax.errors import InvalidInput
 from uvax.experiments import analysis
 from uvax.experiments.estimates import Estimates, in_words
-from uvax.experiments.executors import Executor
+from uvax.experiments.executors import Executor, LocalExecutor
 from uvax.experiments.experiment import Experiment, Scope, Settings
 from uvax.experiments.jobs import collect_job, trial_job
 from uvax.experiments.rows import RowStore, Trial
@@ -119,9 +119,11 @@ def run(
             )
             for size in plan.collect
         ]
+        # Datasets are made where they are kept, also when the trials run on a cluster.
+        here = executor if isinstance(executor, LocalExecutor) else LocalExecutor(places.results)
         with live_view("datasets") as show:
             collected = run_jobs(
-                jobs, executor, results=places.results, estimates=plan.estimates, show=show, retries=retries
+                jobs, here, results=places.results, estimates=plan.estimates, show=show, retries=retries
             )
         if collected.failed:
             return collected

@@ -4,8 +4,11 @@ Nearly every experiment is a set of these. A trial is named by its configuration
 from which it goes on after a kill, and returns plain data.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from uvax.evaluation import evaluate, final_evaluation
 from uvax.experiments.explorer import explore
 from uvax.experiments.presets import Training, build_estimator, changes, preset_hyperparameters, preset_training
 from uvax.training import Evaluate, Fit, TrainingDiverged, fit
+from uvax.training.folder import LOG
 from uvax.training.log import RESERVED
 
 KIND = "task_rejection"
@@ -29,6 +33,8 @@ Progress = Callable[[float, str], None]  # share done, and a few words
 
 _EVALUATION = 20_250_500  # keys of evaluations have nothing to do with those of training, which are key(seed)
 _EXPLORED_SEED = 0  # one seed is enough to look at
+_SECONDS_BETWEEN_LOOKS = 2.0
+_LAST_LINE = 16_384  # bytes that surely hold the last line of a log
 
 
 def trial_config(
@@ -149,7 +155,33 @@ def run_trial(
 
 def perform(config: Mapping[str, Any], seed: int, *, data: Path, work: Path, progress: Progress) -> dict[str, Any]:
     """The trial as a worker runs it: the dataset from its file, the run in a folder of its own."""
-    return run_trial(config, seed, load(data), work=work / "run", progress=progress)
+    with _following(work / "run" / LOG, config["steps"], progress):
+        return run_trial(config, seed, load(data), work=work / "run", progress=progress)
+
+
+@contextlib.contextmanager
+def _following(log: Path, steps: int, progress: Progress) -> Iterator[None]:
+    """Tell the progress between evaluations too, which can be hours apart: from the last line of the run's log."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        seen = 0
+        while not ended.wait(_SECONDS_BETWEEN_LOOKS):
+            with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+                with open(log, "rb") as file:
+                    file.seek(max(0, log.stat().st_size - _LAST_LINE))
+                    row = json.loads(file.read().splitlines()[-1])
+                if row["kind"] == "train" and seen < row["step"] < steps:
+                    seen = row["step"]
+                    progress(seen / steps, f"step {seen:,} of {steps:,}")
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _silent(done: float, text: str) -> None:

@@ -102,8 +102,8 @@ def _tables(sections: Sequence[Section], title: str, format: str) -> str:
     parts = [head]
     for section in sections:
         name = f"## {section.title}\n" if format == "md" else f"% {section.title}\n"
-        summary = f"{section.summary}\n" if section.summary and format == "md" else ""
-        parts += [part for part in (name, summary) if part]
+        summary = "".join(f"- {sentence}\n" for sentence in section.summary.split("; ") if sentence)
+        parts += [name, summary] if summary and format == "md" else [name]
         parts += [render(item) for item in section.items if isinstance(item, Table)]
     return "\n".join(parts)
 
@@ -124,9 +124,8 @@ def _page(
 
     def table(item: Table) -> Markup:
         cells = [[tables.cell(value) for value in row] for row in item.rows]
-        left = {i for i, column in enumerate(zip(*cells, strict=True)) if all(c.value is None for c in column)}
         csv = data_uri(tables.table_csv(item).encode(), "text/csv")
-        return Markup(table_template.render(item=item, rows=cells, left=left, csv=csv))
+        return Markup(table_template.render(item=item, rows=cells, left=tables.text_columns(item), csv=csv))
 
     def part(item: Any) -> tuple[str, Any]:
         if isinstance(item, str):

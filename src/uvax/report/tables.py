@@ -33,6 +33,12 @@ def cell(value: Cell | str) -> Cell:
     return value if isinstance(value, Cell) else Cell(value)
 
 
+def text_columns(table: Table) -> set[int]:
+    """The columns that hold words rather than numbers."""
+    cells = [[cell(value) for value in row] for row in table.rows]
+    return {i for i, column in enumerate(zip(*cells, strict=True)) if all(c.value is None for c in column)}
+
+
 def markdown(table: Table) -> str:
     """A GitHub table with its title and caption; the best in bold."""
 
@@ -40,7 +46,9 @@ def markdown(table: Table) -> str:
         shown = cell(value).text.replace("|", "\\|")
         return f"**{shown}**" if cell(value).mark == "best" else shown
 
-    lines = [f"**{table.title}**", "", _md_line(table.columns), _md_line(["---", *["---:"] * (len(table.columns) - 1)])]
+    words_only = text_columns(table)
+    rule = ["---" if i == 0 or i in words_only else "---:" for i in range(len(table.columns))]
+    lines = [f"**{table.title}**", "", _md_line(table.columns), _md_line(rule)]
     lines += [_md_line([text(value) for value in row]) for row in table.rows]
     words = " ".join(part for part in (table.caption, table.note) if part)
     return "\n".join([*lines, "", words, ""] if words else [*lines, ""])
@@ -59,12 +67,14 @@ def latex(table: Table) -> str:
             return rf"\textbf{{{shown}}}"
         return rf"{{\small {shown}}}" if cell(value).mark == "quiet" and shown else shown
 
+    words_only = text_columns(table)
+    sides = "".join("l" if i == 0 or i in words_only else "r" for i in range(len(table.columns)))
     lines = [
         r"\begin{table}",
         rf"  \caption{{{escape(' '.join(filter(None, (table.title + '.', table.caption, table.note))))}}}",
         rf"  \label{{tab:{table.id}}}",
         r"  \centering",
-        rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+        rf"  \begin{{tabular}}{{{sides}}}",
         r"    \toprule",
         f"    {' & '.join(map(escape, table.columns))} \\\\",
         r"    \midrule",
