@@ -80,11 +80,12 @@ def test_the_batch_has_the_promised_dtypes_and_the_data_stay_compact(data, linea
     np.testing.assert_array_equal(stored.discount, data.batch(0.9).discount)
 
 
+@pytest.mark.slow
 def test_theorem_1_setting_is_gradient_descent_on_all_transitions(data):
+    """An ensemble without priors, NTK networks f(s, a, z), a given policy, no target network, plain SGD, full batch."""
     uniform = Policy(lambda obs, task: jnp.full((*obs.shape[:-1], 3), 1 / 3))
-    estimator = UVU(
-        network="mlp", width=16, depth=1, heads=4, optimiser="sgd", batch_size=None, target_period=0, bootstrap=uniform
-    )
+    setting = {"network": "mlp", "optimiser": "sgd", "batch_size": None, "target_period": 0, "bootstrap": uniform}
+    estimator = BDQNP(members=2, prior_scale=0.0, width=16, depth=1, **setting)
     expected, _ = by_hand(estimator, data, 5, seed=0)
     got = fit(estimator, data, 5, progress=False)
     assert got.state.target is None
@@ -184,6 +185,8 @@ def test_evaluations_are_equally_spaced_and_decide_the_best(data, linear):
 def test_an_evaluation_without_the_score_is_a_sentence(data, linear):
     with pytest.raises(InvalidInput, match="dict with 'return', got reward; pass score= to name another"):
         fit(linear(), data, 4, evaluate=lambda *_: {"reward": 1.0}, evaluations=1, progress=False)
+    with pytest.raises(InvalidInput, match="evaluate must return numbers by name, got {'return': 'high'}"):
+        fit(linear(), data, 4, evaluate=lambda *_: {"return": "high"}, evaluations=1, progress=False)
     with pytest.raises(InvalidInput, match="'step', a name the log needs"):
         fit(linear(), data, 4, evaluate=lambda *_: {"return": 1.0, "step": 2}, evaluations=1, progress=False)
 
@@ -283,7 +286,8 @@ def test_one_diverging_seed_does_not_stop_the_others(data, linear):
             bad = (state["luck"] <= self.threshold) & (new["step"] == 8)
             return new | {"luck": state["luck"]}, metrics | {"loss": jnp.where(bad, jnp.nan, metrics["loss"])}
 
-    lucks = [float(f.state["luck"]) for f in fit(Unlucky(threshold=-9.0), data, 1, seeds=3, progress=False)]
+    keys = [jax.random.split(jax.random.key(seed), 3)[0] for seed in range(3)]
+    lucks = [float(Unlucky().init(data.spec, key=key)["luck"]) for key in keys]
     estimator = Unlucky(threshold=min(lucks))
     with pytest.warns(UserWarning, match=rf"seed {np.argmin(lucks)}: diverged at step 8"):
         fits = fit(estimator, data, STEPS, seeds=3, log_every=5, progress=False)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -247,7 +248,11 @@ def _orbax() -> Iterator[tuple[Any, Any]]:
             warnings.simplefilter("ignore")
             import orbax.checkpoint as ocp
 
-            with contextlib.closing(ocp.Checkpointer(ocp.PyTreeCheckpointHandler())) as checkpointer:
+            # Of several processes only one stores anything; orbax must not wait for the others.
+            here = jax.process_index()
+            alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
+            handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+            with contextlib.closing(ocp.Checkpointer(handler, multiprocessing_options=alone)) as checkpointer:
                 yield ocp, checkpointer
     finally:
         logger.setLevel(level)

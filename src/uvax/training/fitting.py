@@ -95,6 +95,7 @@ def fit(
     _check_arguments(locals())
     if tensorboard:
         check_tensorboard()
+    steps, seed = int(steps), int(seed)
     all_seeds = [seed] if seeds is None else list(range(seed, seed + seeds))
     schedule = make_schedule(steps, evaluations if evaluate else 0, log_every)
     trainer = Trainer(estimator, dataset, all_seeds, stacked=seeds is not None, devices=devices)
@@ -103,7 +104,8 @@ def fit(
         folder = None
         if out is not None:
             config = _config(estimator, dataset, schedule, seed, seeds, score if evaluate else None, cached)
-            folder = RunFolder(out, config, resume=resume, overwrite=overwrite)
+            folder = trainer.processes.on_first(lambda: RunFolder(out, config, resume=resume, overwrite=overwrite))
+        if folder is not None:
             stack.callback(folder.close)
         run = Run(trainer, schedule, evaluate, score, folder, explosion, _largest_reward(dataset))
         run.begin()
@@ -113,7 +115,7 @@ def fit(
             keep_until=run.step,
         )
         stack.callback(log.close)
-        shown = make_progress(progress, type(estimator).__name__, run.step, steps)
+        shown = make_progress(progress and trainer.processes.first, type(estimator).__name__, run.step, steps)
         stack.callback(shown.close)
         fits = run.to_the_end(log, shown, cached=cached, checkpoint_seconds=checkpoint_seconds)
     return fits if seeds is not None else fits[0]

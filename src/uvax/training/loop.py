@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, PyTree
 
 from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
 from uvax.training.contract import Static, check_update, state_shape
+from uvax.training.processes import Processes
 
 # Rows per block while the cache is filled: activations stay small, the matrix products stay large.
 _CACHE_BLOCK = 4_096
@@ -51,6 +53,7 @@ class Trainer:
         devices: Sequence[jax.Device] | None = None,
     ):
         self.estimator = estimator
+        self.processes = Processes(devices)
         self.spec = dataset.spec
         self.seeds = tuple(seeds)
         self.stacked = stacked
@@ -103,7 +106,8 @@ class Trainer:
         return _run(self._program, length, state, self._keys, start, self._data, self._cache)
 
     def state_of(self, state: PyTree, index: int) -> PyTree:
-        """The state of one seed."""
+        """The state of one seed, on this process."""
+        state = self.processes.local(state)
         return state if not self.stacked else _take(state, index)
 
     def nonfinite(self, state: PyTree) -> np.ndarray:
@@ -134,15 +138,32 @@ class _Program:
         return jax.vmap(function, in_axes=axes) if self.stacked else function
 
     def replicate(self, tree: PyTree) -> PyTree:
+        """The arrays of this process, the same in every process, on all devices."""
         if self.mesh is None:
             return tree
-        return jax.device_put(tree, jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec()))
+        everywhere = jax.sharding.NamedSharding(self.mesh, P())
+        if not self.mesh.is_multi_process:
+            return jax.device_put(tree, everywhere)
+
+        def put(leaf: Array) -> Array:
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                return jax.random.wrap_key_data(put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+            here = np.asarray(leaf)
+            return jax.make_array_from_callback(here.shape, everywhere, lambda index: here[index])
+
+        return jax.tree.map(put, tree)
+
+    def replicated(self, tree: PyTree) -> PyTree:
+        """Within a program: the same on every device, so that any process can read it."""
+        if self.mesh is None:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, jax.sharding.NamedSharding(self.mesh, P()))
 
     def divide(self, batch: Transition) -> Transition:
         """The batch with its rows divided among the devices."""
         if self.mesh is None:
             return batch
-        rows = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("batch"))
+        rows = jax.sharding.NamedSharding(self.mesh, P("batch"))
         return jax.lax.with_sharding_constraint(batch, rows)
 
 
@@ -193,7 +214,8 @@ def _run(
         means = {name: jnp.mean(values) for name, values in metrics.items()}
         return Chunk(state, means, metrics["loss"], _count_nonfinite(state))
 
-    return program.over_seeds(chunk, 0, 0, None, None if cache is None else 0)(state, keys, data, cache)
+    results = program.over_seeds(chunk, 0, 0, None, None if cache is None else 0)(state, keys, data, cache)
+    return program.replicated(results)
 
 
 @functools.partial(jax.jit, static_argnums=0)

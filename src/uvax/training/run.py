@@ -57,9 +57,15 @@ class Run:
 
     def begin(self) -> None:
         """The state to start from: that of the newest checkpoint, or a new one."""
-        if self.folder is None or not self._restore(self.folder):
+        processes, folder = self.trainer.processes, self.folder
+        found = processes.on_first(lambda: folder is not None and self._restore(folder))
+        if not processes.share(found):
             self.state = self.trainer.init()
             self._nonfinite = self.trainer.nonfinite(self.state)
+        elif processes.several:
+            self._share_restored()
+        else:
+            self.state = self.trainer.place(self.state)
 
     def to_the_end(self, log: Log, progress: Progress, *, cached: bool, checkpoint_seconds: float) -> list[Fit]:
         """Run the chunks that are left and return the fits, or raise what stopped the run."""
@@ -75,9 +81,10 @@ class Run:
                 if self.step in self.schedule.evaluations:
                     self._evaluate(log, progress)
                 due = time.monotonic() - self._last_save >= checkpoint_seconds
-                if due or interrupted.is_set() or self.step == self.schedule.steps:
+                stop = self.trainer.processes.anywhere(interrupted.is_set()) and self.step < self.schedule.steps
+                if due or stop or self.step == self.schedule.steps:
                     self._checkpoint(log)
-                if interrupted.is_set() and self.step < self.schedule.steps:
+                if stop:
                     raise TrainingInterrupted(self._fits(log, self._interrupted()))
             if all(self.lost):
                 self._checkpoint(log)
@@ -97,7 +104,7 @@ class Run:
             if self.lost[k] is None and trouble is not None:
                 self.lost[k] = trouble
                 if len(self.lost) > 1:
-                    warnings.warn(f"seed {self.trainer.seeds[k]}: {trouble}", stacklevel=4)
+                    warnings.warn(f"seed {self.trainer.seeds[k]}: {trouble}", stacklevel=4)  # the caller of fit
         self.state = self.trainer.keep([lost is None for lost in self.lost], chunk.state, self.state)
         if all(self.lost):
             return
@@ -159,14 +166,7 @@ class Run:
         if self.folder is None or self._saved_step == self.step:
             return
         log.sync()
-        best_steps = [best and best.step for best in self.best]
-        meta = {
-            "best": [best and {"step": best.step, "score": best.score} for best in self.best],
-            "lost": [lost and lost._asdict() for lost in self.lost],
-            "first_loss": self.first_loss,
-            "nonfinite": self._nonfinite.tolist(),
-            "seconds": self._seconds(),
-        }
+        best_steps, meta = self._best_steps(), self._meta()
         if best_steps != self._saved_best:
             states = [self._state(k) if best is None else best.state for k, best in enumerate(self.best)]
             self.folder.checkpoints.save_best(max(step or 0 for step in best_steps), states, meta)
@@ -175,28 +175,61 @@ class Run:
         self._saved_step, self._last_save = self.step, time.monotonic()
 
     def _restore(self, folder: RunFolder) -> bool:
-        one = state_shape(self.trainer.estimator, self.trainer.spec)
-        count = len(self.trainer.seeds)
-        stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), one)
-        restored = folder.checkpoints.restore(stacked if self.trainer.stacked else one)
+        one, every = self._templates()
+        restored = folder.checkpoints.restore(every)
         if restored is None:
             return False
         self._note(restored.note)
-        meta = restored.meta
         self.step = self._saved_step = restored.step
-        self.state = self.trainer.place(restored.state)
-        self.lost = [lost and Status(**lost) for lost in meta["lost"]]
-        self.first_loss, self._seconds_before = meta["first_loss"], meta["seconds"]
-        self._nonfinite = np.asarray(meta["nonfinite"])
-        if any(meta["best"]):
-            stored = folder.checkpoints.restore_best([one] * count, at_most=restored.step)
-            if stored is None or stored.meta["best"] != meta["best"]:
+        self.state = restored.state
+        best_states = None
+        if any(restored.meta["best"]):
+            stored = folder.checkpoints.restore_best([one] * len(self.best), at_most=restored.step)
+            if stored is None or stored.meta["best"] != restored.meta["best"]:
                 self._note(f"the best state before step {restored.step:,} is lost; the best one from there on is kept")
             else:
                 self._note(stored.note)
-                self.best = [b and Best(s, **b) for s, b in zip(stored.state, meta["best"], strict=True)]
-        self._saved_best = [best and best.step for best in self.best]
+                best_states = stored.state
+        self._set_meta(restored.meta, best_states)
+        self._saved_best = self._best_steps()
         return True
+
+    def _share_restored(self) -> None:
+        """What the first process restored, on all of them."""
+        processes = self.trainer.processes
+        one, every = self._templates()
+        self.step, meta, notes = processes.share([self.step, self._meta(), self.notes])
+        self.notes = notes
+        self.state = self.trainer.place(processes.share_arrays(self.state, every))
+        states = [self._state(k) if best is None else best.state for k, best in enumerate(self.best)]
+        self._set_meta(meta, processes.share_arrays(states, [one] * len(states)))
+
+    def _templates(self) -> tuple[PyTree, PyTree]:
+        """Shapes of the state of one seed, and of all as they are trained."""
+        one = state_shape(self.trainer.estimator, self.trainer.spec)
+        if not self.trainer.stacked:
+            return one, one
+        count = len(self.trainer.seeds)
+        return one, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), one)
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "best": [best and {"step": best.step, "score": best.score} for best in self.best],
+            "lost": [lost and lost._asdict() for lost in self.lost],
+            "first_loss": self.first_loss,
+            "nonfinite": self._nonfinite.tolist(),
+            "seconds": self._seconds(),
+        }
+
+    def _set_meta(self, meta: dict[str, Any], best_states: list[PyTree] | None) -> None:
+        self.lost = [lost and Status(**lost) for lost in meta["lost"]]
+        self.first_loss, self._seconds_before = meta["first_loss"], meta["seconds"]
+        self._nonfinite = np.asarray(meta["nonfinite"])
+        if best_states is not None:
+            self.best = [best and Best(s, **best) for s, best in zip(best_states, meta["best"], strict=True)]
+
+    def _best_steps(self) -> list[int | None]:
+        return [best and best.step for best in self.best]
 
     def _fits(self, log: Log, status: Status) -> list[Fit]:
         fits = []
@@ -227,7 +260,7 @@ class Run:
     def _note(self, sentence: str | None) -> None:
         if sentence is not None:
             self.notes.append(sentence)
-            warnings.warn(sentence, stacklevel=5)
+            warnings.warn(sentence, stacklevel=7)  # the caller of fit
 
 
 @contextlib.contextmanager
@@ -259,4 +292,7 @@ def _numbers(result: Mapping[str, float], score: str) -> dict[str, float]:
         )
     if taken := [name for name in RESERVED if name in result]:
         raise InvalidInput(f"evaluate returned {taken[0]!r}, a name the log needs for itself; choose another one")
-    return {str(name): float(value) for name, value in result.items()}
+    try:
+        return {str(name): float(value) for name, value in result.items()}
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"evaluate must return numbers by name, got {dict(result)!r}: {error}") from None
