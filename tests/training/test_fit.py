@@ -185,7 +185,7 @@ def test_evaluations_are_equally_spaced_and_decide_the_best(data, linear):
 def test_an_evaluation_without_the_score_is_a_sentence(data, linear):
     with pytest.raises(InvalidInput, match="dict with 'return', got reward; pass score= to name another"):
         fit(linear(), data, 4, evaluate=lambda *_: {"reward": 1.0}, evaluations=1, progress=False)
-    with pytest.raises(InvalidInput, match="evaluate must return numbers by name, got {'return': 'high'}"):
+    with pytest.raises(InvalidInput, match=r"must return numbers by name, got \{'return': 'high'\}"):
         fit(linear(), data, 4, evaluate=lambda *_: {"return": "high"}, evaluations=1, progress=False)
     with pytest.raises(InvalidInput, match="'step', a name the log needs"):
         fit(linear(), data, 4, evaluate=lambda *_: {"return": 1.0, "step": 2}, evaluations=1, progress=False)

@@ -284,7 +284,7 @@ def _interruptible(progress: Progress) -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _numbers(result: Mapping[str, float], score: str) -> dict[str, float]:
+def _numbers(result: Any, score: str) -> dict[str, float]:
     if not isinstance(result, Mapping) or score not in result:
         names = ", ".join(map(str, result)) if isinstance(result, Mapping) else repr(result)
         raise InvalidInput(
