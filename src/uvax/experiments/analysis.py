@@ -169,7 +169,10 @@ def best_of(values: Mapping[str, Interval], *, higher: bool = True) -> set[str]:
 def title_of(trial: Any) -> str:
     """A trial in a few words."""
     config = trial.config
+    method = label(str(config.get("method", config.get("kind"))))
+    if "cached" in config:  # a measurement of time, of an ensemble of some size
+        members = (config.get("hyperparameters") or {}).get("members")
+        return f"{method}{f'({members})' if members else ''}{', cached' if config['cached'] else ''}"
     different = ", ".join(f"{name}={value}" for name, value in changes(config).items())
     size = f"size {config['size']}, " if "size" in config else ""
-    method = label(str(config.get("method", config.get("kind"))))
     return f"{method}{f' ({different})' if different else ''}, {size}seed {trial.seed}"

@@ -55,7 +55,8 @@ def picture(title: str, snapshot: Snapshot) -> "Group":
 def headline(title: str, snapshot: Snapshot) -> str:
     """The snapshot in one line."""
     failed = f", {len(snapshot.failed)} failed" if snapshot.failed else ""
-    left = "" if snapshot.seconds_left is None else f", about {in_words(snapshot.seconds_left)} left"
+    known = snapshot.seconds_left is not None and (snapshot.running or snapshot.waiting)
+    left = f", about {in_words(snapshot.seconds_left or 0.0)} left" if known else ""
     return f"{title}: {snapshot.done} of {snapshot.total} done, {len(snapshot.running)} running{failed}{left}"
 
 
