@@ -67,7 +67,6 @@ class Bar(Progress):
             progress.TimeRemainingColumn(elapsed_when_finished=True),
             console=console,
         )
-        # Added at zero and moved, so that steps of an earlier session do not count as speed.
         self._task = self._bar.add_task(name, total=steps, completed=start, loss="", evaluation="")
         self._bar.start()
 
