@@ -22,6 +22,7 @@ from catalogue import (
     TWINS,
     VARIANCES,
     probe,
+    quick_jit,
     random_batch,
     small,
     spec,
@@ -88,18 +89,19 @@ def test_has_the_shape_of_an_estimator(name):
 
 
 @every_method
-def test_update_preserves_structure_shapes_and_dtypes(name):
-    state = initial(name)
-    new, metrics = small(name).update(state, BATCH, key=KEY)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.int8], ids=["float observations", "integer observations"])
+def test_update_preserves_structure_shapes_and_dtypes(name, dtype):
+    estimator, state = small(name), initial(name)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
+    batch = BATCH._replace(obs=BATCH.obs.astype(dtype), next_obs=BATCH.next_obs.astype(dtype))
+    new, metrics = jax.eval_shape(lambda state: estimator.update(state, batch, key=KEY), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
     for (path, before), after in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(new), strict=True):
-        assert isinstance(before, jax.Array), path
         assert (before.shape, before.dtype, before.weak_type) == (after.shape, after.dtype, after.weak_type), path
     assert "loss" in metrics
     for value in metrics.values():
         assert value.shape == ()
         assert value.dtype == jnp.float32
-        assert np.isfinite(value)
 
 
 @every_method
@@ -123,27 +125,13 @@ def test_value_and_uncertainty_take_any_batch_shape(name):
 
 
 @every_method
-def test_integer_observations_mean_the_same_as_floats(name):
-    estimator, state = small(name), initial(name)
-    obs = np.random.default_rng(0).integers(-5, 5, (ROWS, STATES))
-    as_integers, as_floats = (
-        BATCH._replace(obs=jnp.asarray(obs, dtype), next_obs=jnp.asarray(obs[::-1], dtype))
-        for dtype in (jnp.int8, jnp.float32)
-    )
-    assert_same_bits(estimator.update(state, as_integers, key=KEY), estimator.update(state, as_floats, key=KEY))
-    assert_same_bits(
-        estimator.uncertainty(state, as_integers.obs, BATCH.task),
-        estimator.uncertainty(state, as_floats.obs, BATCH.task),
-    )
-
-
-@every_method
 def test_jit_equals_no_jit(name):
     estimator, state, metrics = small(name), initial(name), None
     jitted = train(estimator, state, BATCH, 3, key=KEY)
     for i in range(3):
         state, metrics = estimator.update(state, BATCH, key=jax.random.fold_in(KEY, i))
     assert_close(jitted, (state, metrics), rtol=1e-4, atol=1e-5)
+    assert all(np.isfinite(metric) for metric in metrics.values())
 
 
 @every_method
@@ -157,10 +145,10 @@ def test_vmap_over_seeds_equals_a_loop(name):
         assert_close(jax.tree.map(lambda x, k=k: x[k], together), (state, metrics), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bdqnp", "uvu"])
-def test_init_under_vmap_equals_a_loop(name):
-    estimator, keys = small(name), jax.random.split(KEY, 2)
-    together = jax.tree.map(np.asarray, jax.vmap(lambda key: estimator.init(spec(), key=key))(keys))
+def test_init_under_vmap_equals_a_loop():
+    estimator, keys = small("uvu"), jax.random.split(KEY, 2)
+    together = quick_jit(jax.vmap(lambda key: estimator.init(spec(), key=key)))(keys)
+    together = jax.tree.map(np.asarray, together)
     for k in range(2):
         assert_close(jax.tree.map(lambda x, k=k: x[k], together), estimator.init(spec(), key=keys[k]), rtol=1e-6)
 
@@ -202,7 +190,7 @@ def assert_target_moves(update, state, period, target_lambda):
     expected = by_path(state.target)
     assert expected
     assert expected.keys() <= by_path(state.params).keys()
-    for i in range(1, 2 * period + 2):
+    for i in range(1, 2 * period + 1):
         state = update(state)
         online = by_path(state.params)
         if i % period == 0:
@@ -228,15 +216,17 @@ def test_target_with_lambda_one_is_a_copy(name):
 @pytest.mark.parametrize("name", OURS)
 def test_no_target_network_bootstraps_by_stop_gradient(name):
     """`target_period=0` is what a target that follows at once would give, without keeping one."""
-    params = []
-    for period in (0, 1):
-        estimator = small(name, target_period=period, target_lambda=1.0)
-        state = estimator.init(spec(tasks=0), key=KEY)
-        assert (state.target is None) == (period == 0)
-        for _ in range(3):
-            state, _ = estimator.update(state, BATCH, key=KEY)
-        params.append(state.params)
-    assert_close(*params)
+    estimator = small(name, target_period=0)
+    state, followed = estimator.init(spec(tasks=0), key=KEY), initial(name)
+    assert state.target is None
+    for _ in range(2):
+        state, _ = estimator.update(state, BATCH, key=KEY)
+        followed, _ = train(small(name), followed, BATCH, 1, key=KEY)
+        assert_close(state.params, followed.params)
+        online = followed.params
+        followed = followed._replace(
+            target={net: online[net] for net in followed.target} if isinstance(online, dict) else online
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if callable(getattr(small(name), "cache", None))])

@@ -30,7 +30,7 @@ RATES = {
     "dqn-rnd-p": {"rnd_learning_rate": 1.0},
 }
 seeds = given(seed=st.integers(0, 2**20))
-few = settings(max_examples=4)
+few = settings(max_examples=3)
 
 
 def action_scores(next_obs, task):

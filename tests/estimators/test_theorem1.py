@@ -10,6 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from catalogue import train
 from uvax.data import Spec, Transition
@@ -148,6 +149,7 @@ def trained_and_predicted(estimator, ask, reward, steps=300):
     return first, last, linearised(first, reward, steps)
 
 
+@pytest.mark.slow
 def test_wide_uvu_follows_the_linearised_dynamics():
     """Paired: the prediction starts from the network's own initial errors, so only the kernel's fluctuation is left.
 
