@@ -8,22 +8,28 @@ triangular solves for the test points, and the products of the covariance. `rati
 is 1.5. With check=True the proof of convergence is included: one Cholesky where Delta is positive definite, and about
 four times the LU more where it has to be found in the inner product of Theta. Processor time over all threads, so that
 other work on the machine counts little (set OPENBLAS_NUM_THREADS=1 while there is any: waiting threads spin); the best
-of the repetitions.
+of the repetitions. Rows are appended to results/benchmarks/theory.jsonl.
 """
 
 import argparse
+import os
 import resource
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.linalg import lapack
 
+from uvax.experiments.rows import provenance
+from uvax.files import append_jsonl
 from uvax.theory import Blocks, kernel_blocks, kernels, memory_needed, posterior_from_blocks, td_posterior
 from uvax.theory.iterative import td_matrix_in_strips
 from uvax.theory.spectrum import factorise
 
+ROOT = Path(__file__).resolve().parents[1]
 GAMMA = 0.9
 
 
@@ -62,7 +68,8 @@ def arithmetic(blocks: Blocks, p: np.ndarray | None) -> None:
     blocks.k_tx @ z + blocks.k_ty @ w
 
 
-def direct(n: int, tests: int, repeat: int) -> None:
+def direct(n: int, tests: int, repeat: int) -> list[dict[str, Any]]:
+    rows = []
     x, y, reward, test = problem(n, tests)
     kernel = partial(kernels, depth=1, sigma_w=1.5, sigma_b=0.1, nonlinearity="relu")
     print(f"{n} transitions, |Y| = {n}, {tests} test points, float64; {memory_needed(n, n, tests).sentence()}")
@@ -70,7 +77,8 @@ def direct(n: int, tests: int, repeat: int) -> None:
     for case, following in (("definite", 0.01 * y), ("indefinite", y)):
         start = time.process_time()
         blocks = kernel_blocks(kernel, x, following, test)
-        print(f"{case}: kernel blocks {time.process_time() - start:.2f} s, apart from what follows", flush=True)
+        kernel_seconds = time.process_time() - start
+        print(f"{case}: kernel blocks {kernel_seconds:.2f} s, apart from what follows", flush=True)
         for name, p in (("P dense", dense_policy(n)), ("P=None", None)):
             needed = best(partial(arithmetic, blocks, p), repeat)
             for check in (False, True):
@@ -81,9 +89,24 @@ def direct(n: int, tests: int, repeat: int) -> None:
                     f"ratio {spent / needed:5.2f}   certified by {post.certified}",
                     flush=True,
                 )
+                rows.append(
+                    {
+                        "case": case,
+                        "transitions": n,
+                        "tests": tests,
+                        "dense_policy": p is not None,
+                        "check": check,
+                        "certified": post.certified,
+                        "kernel_seconds": kernel_seconds,
+                        "needed_seconds": needed,
+                        "seconds": spent,
+                        "ratio": spent / needed,
+                    }
+                )
+    return rows
 
 
-def iterative(n: int, tests: int, compare: bool) -> None:
+def iterative(n: int, tests: int, compare: bool) -> list[dict[str, Any]]:
     x, y, reward, test = problem(n, tests)
     kernel = partial(kernels, depth=1, sigma_w=1.5, sigma_b=0.1, nonlinearity="relu")
     needed = memory_needed(n, n, tests, check=False)
@@ -91,13 +114,17 @@ def iterative(n: int, tests: int, compare: bool) -> None:
     wall, start = time.time(), time.process_time()
     post = td_posterior(kernel, x, y, None, reward, GAMMA, test, solver="gmres", check=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"GMRES {time.process_time() - start:.0f} s processor, {time.time() - wall:.0f} s wall, peak {peak:.2f} GiB")
+    spent, wall = time.process_time() - start, time.time() - wall
+    print(f"GMRES {spent:.0f} s processor, {wall:.0f} s wall, peak {peak:.2f} GiB")
+    row = {"case": "gmres", "transitions": n, "tests": tests, "seconds": spent, "wall": wall, "peak_gib": peak}
     if compare:
         # LU of the same matrix in place: the whole direct path would need eight times its memory.
         delta = td_matrix_in_strips(kernel, x, y, None, GAMMA, 0.0)
         exact = factorise(delta, overwrite=True).solve(kernel(test, x)[1].T, transposed=True).T
         for name, a, b in (("gain", post.gain, exact), ("mean", post.mean, exact @ reward)):
-            print(f"{name}: largest difference to LU {np.abs(a - b).max() / np.abs(b).max():.1e} of the largest entry")
+            row[f"{name}_difference"] = float(np.abs(a - b).max() / np.abs(b).max())
+            print(f"{name}: largest difference to LU {row[f'{name}_difference']:.1e} of the largest entry")
+    return [row]
 
 
 def main() -> None:
@@ -107,11 +134,16 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--iterative", type=int, metavar="N", help="run GMRES on N transitions instead")
     parser.add_argument("--compare", action="store_true", help="with --iterative: solve directly as well")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks" / "theory.jsonl")
     arguments = parser.parse_args()
+    started = time.time()
     if arguments.iterative:
-        iterative(arguments.iterative, min(arguments.tests, 10), arguments.compare)
+        rows = iterative(arguments.iterative, min(arguments.tests, 10), arguments.compare)
     else:
-        direct(arguments.transitions, arguments.tests, arguments.repeat)
+        rows = direct(arguments.transitions, arguments.tests, arguments.repeat)
+    about = {"benchmark": "theory", "load_average": os.getloadavg(), "provenance": provenance(started)}
+    for row in rows:
+        append_jsonl(arguments.out, {**about, **row})
 
 
 if __name__ == "__main__":
