@@ -1,6 +1,7 @@
 """Will TD by gradient descent converge on this dataset? The spectrum of Delta on a sample of its transitions."""
 
 import math
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +89,7 @@ class Diagnosis:
             "duplicates": s.duplicates,
             "terminated": self.terminated,
             "rank": s.rank,
-            "status": s.kind,
+            "status": s.kind.replace("_", " "),
             "converges": s.converges,
             "leftmost real part": s.rate,
             "largest modulus": float(np.abs(s.reduced_eigenvalues).max(initial=0.0)),
@@ -251,13 +252,16 @@ def spectrum_figure(diagnosis: Diagnosis) -> Any:
     if bad.any():
         axis.scatter(values.real[bad], values.imag[bad], s=26, marker="x", color="#d55e00", label="grows")
     scale = float(np.abs(values).max(initial=0.0)) or 1.0
-    # Most eigenvalues are tiny beside the largest: linear near zero, logarithmic beyond.
-    smallest = float(np.abs(values.real[values.real != 0]).min(initial=scale))
-    axis.set_xscale("symlog", linthresh=max(smallest, 1e-6 * scale))
+    # Most eigenvalues are tiny beside the largest: linear near zero, logarithmic beyond. A power of ten as the border
+    # leaves zero the only tick of the linear part.
+    smallest = max(float(np.abs(values.real[values.real != 0]).min(initial=scale)), 1e-6 * scale)
+    border = 10.0 ** np.ceil(np.log10(smallest))
+    axis.set_xscale("symlog", linthresh=border)
     if np.abs(values.imag).max(initial=0.0) > 0:
-        axis.set_yscale("symlog", linthresh=max(smallest, 1e-6 * scale))
+        axis.set_yscale("symlog", linthresh=border)
     axis.set_xlabel("real part: rate of decay")
     axis.set_ylabel("imaginary part")
-    axis.set_title(diagnosis.stability.kind.replace("_", " ") + f", {len(diagnosis.rows)} transitions")
+    verdict = diagnosis.stability.status.split(":")[0]
+    axis.set_title("\n".join(textwrap.wrap(f"{len(diagnosis.rows)} transitions: {verdict}", 85)), fontsize=9)
     axis.legend()
     return figure

@@ -210,7 +210,8 @@ def _sentence(
             f"{pace}, after errors may have grown at first."
         )
     if kind == "converges_singular":
-        cause = f"{duplicates} duplicate points" if duplicates else "points that the kernel cannot tell apart"
+        repeated = "1 duplicate point" if duplicates == 1 else f"{duplicates} duplicate points"
+        cause = repeated if duplicates else "points that the kernel cannot tell apart"
         return (
             f"TD converges, although Delta is singular through {cause} ({n} transitions, rank {rank}): on the range of "
             f"Theta_XX {pace}, and repeated transitions are averaged."
