@@ -257,11 +257,12 @@ def spectrum_figure(diagnosis: Diagnosis) -> Any:
     smallest = max(float(np.abs(values.real[values.real != 0]).min(initial=scale)), 1e-6 * scale)
     border = 10.0 ** np.ceil(np.log10(smallest))
     axis.set_xscale("symlog", linthresh=border)
-    if np.abs(values.imag).max(initial=0.0) > 0:
+    if np.abs(values.imag).max(initial=0.0) > 10 * border:
         axis.set_yscale("symlog", linthresh=border)
     axis.set_xlabel("real part: rate of decay")
     axis.set_ylabel("imaginary part")
     verdict = diagnosis.stability.status.split(":")[0]
-    axis.set_title("\n".join(textwrap.wrap(f"{len(diagnosis.rows)} transitions: {verdict}", 85)), fontsize=9)
+    verdict = verdict if "transitions" in verdict else f"{verdict} ({len(diagnosis.rows)} transitions)"
+    axis.set_title("\n".join(textwrap.wrap(verdict, 85)), fontsize=9)
     axis.legend()
     return figure
