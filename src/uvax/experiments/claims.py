@@ -96,7 +96,7 @@ def headline(cells: Cells, sizes: Sequence[int], methods: Sequence[str]) -> str:
     if outcomes:
         count = {name: outcomes.count(name) for name in ("holds", "unclear", "fails")}
         parts.append(
-            f"Of {len(outcomes)} comparisons that the paper makes, {count['holds']} hold, {count['fails']} come out "
-            f"the other way and {count['unclear']} cannot be told"
+            f"The paper's comparisons, {len(outcomes)} in all: {count['holds']} as in the paper, {count['fails']} the "
+            f"other way, {count['unclear']} undecided"
         )
     return "; ".join(parts)
