@@ -49,11 +49,13 @@ class Options:
 
 def main(argv: Sequence[str]) -> int:
     name, rest = _name(argv)
+    if name == "chain":  # has choices of its own, and prints and draws what it found
+        from uvax.commands import chain
+
+        return chain.main(rest)
     module = experiments.module(name)
-    if hasattr(module, "main"):
-        return module.main(rest) or 0
     options = parse(Options, rest, command=f"experiment {name}", description=f"{experiments.MODULES[name][1]}.")
-    return _run(module.EXPERIMENT, options)
+    return run_experiment(module.EXPERIMENT, options)
 
 
 def _name(argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -69,7 +71,8 @@ def _name(argv: Sequence[str]) -> tuple[str, list[str]]:
     return argv[0], list(argv[1:])
 
 
-def _run(experiment: experiments.Experiment, options: Options) -> int:
+def run_experiment(experiment: experiments.Experiment, options: Options) -> int:
+    """Run what is missing; the exit code."""
     from uvax.experiments.run import Places, make_plan, run
 
     settings = experiments.Settings(

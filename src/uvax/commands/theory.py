@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from uvax.commands.options import parse
+from uvax.commands.tables import rich_table
 from uvax.errors import unknown_name
-from uvax.experiments.content import Table, text_table
+from uvax.experiments.content import Table
 
 _COMMANDS = {
     "verify": "train networks of growing width on the chain and compare them with Theorem 1",
@@ -90,7 +91,7 @@ def _verify(argv: Sequence[str]) -> int:
     console = Console(highlight=False)
     for item in found.items:
         if isinstance(item, Table):
-            console.print(_rich(item))
+            console.print(rich_table(item))
     for sentence in found.summary.split("; "):
         console.print(sentence)
     written = write_figures([found], Path(options.out) / "theory")
@@ -112,7 +113,7 @@ def _diagnose(argv: Sequence[str]) -> int:
     for name, value in diagnosis.numbers().items():
         numbers.add_row(name, _short(value))
     console.print(numbers)
-    console.print(_rich(diagnosis.modes()))
+    console.print(rich_table(diagnosis.modes()))
     if options.out is not None:
         _write(Path(options.out), diagnosis, spectrum_figure(diagnosis))
     return 0
@@ -152,14 +153,6 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_short, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _rich(table: Table) -> RichTable:
-    header, *body = text_table(table)
-    shown = RichTable(*header, title=table.title, caption=table.caption)
-    for row in body:
-        shown.add_row(*row)
-    return shown
 
 
 def _say(sentence: str) -> None:

@@ -2,7 +2,7 @@
 
 An experiment's `section(rows)` turns its rows into a `Section`. A `Chart` is described once and drawn twice: with
 plotly on the page and with matplotlib for print. What a chart cannot say (surfaces, drawings) is a `Figure`, which
-brings its own plotly figure and its own matplotlib function.
+brings its own plotly figure and its own matplotlib function. `Surfaces` are for the page only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +98,35 @@ class Picture:
     caption: str = ""
 
 
-Item = str | Table | Chart | Figure | Picture
+@dataclass(frozen=True)
+class Layer:
+    """A surface of `Surfaces`: values[y][x]. Layers of the same `scale` share their colours and heights.
+
+    A `reference` is drawn beside every other layer of its scale.
+    """
+
+    name: str
+    values: Sequence[Sequence[float]]
+    scale: str
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Surfaces:
+    """Surfaces over the same x and y, on the page one at a time, to be turned and read point by point."""
+
+    id: str
+    title: str
+    x_label: str
+    x: Sequence[str]
+    y_label: str
+    y: Sequence[float]
+    layers: Sequence[Layer]
+    alt: str
+    caption: str = ""
+
+
+Item = str | Table | Chart | Figure | Picture | Surfaces
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from uvax.experiments.rows import Trial
 
 Row = dict[str, Any]
 
-# name -> module and what it reproduces; a module has `EXPERIMENT`, or a `main(argv)` of its own, and `section(rows)`
+# name -> module and what it reproduces; a module has `EXPERIMENT` and `section(rows)`
 MODULES = {
+    "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
     "table1": ("uvax.experiments.table1", "Table 1: task rejection, seven methods, sizes 5 to 10"),
     "width": ("uvax.experiments.width", "Figure 'gotodoor' (a): return against network width"),
     "runtime": ("uvax.experiments.runtime", "Figure 'gotodoor' (b): time of ensembles and of UVU"),

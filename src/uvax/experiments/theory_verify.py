@@ -26,8 +26,17 @@ from uvax.experiments.analysis import Row
 from uvax.experiments.content import Section
 from uvax.experiments.experiment import Experiment, Scope
 from uvax.experiments.rows import RowStore, Trial
-from uvax.theory import TDPosterior, ensemble_law, head_law, kernel_blocks, kernels, posterior_from_blocks, stability
-from uvax.training import fit
+from uvax.theory import (
+    Kernel,
+    TDPosterior,
+    ensemble_law,
+    head_law,
+    kernel_blocks,
+    kernels,
+    posterior_from_blocks,
+    stability,
+)
+from uvax.training import Fit, fit
 from uvax.training.loop import Trainer
 
 NAME = "verify"
@@ -49,6 +58,11 @@ class Problem:
     train_z: tuple[float, ...] = (0.0, 0.5, 1.0)
     test_z: int = 11  # values of z from 0 to 1 at which the surface is evaluated
     steps: int = 2_500
+
+    @property
+    def kernel(self) -> Kernel:
+        """The analytic kernels of the network."""
+        return partial(kernels, depth=self.depth, sigma_w=self.sigma_w, sigma_b=self.sigma_b, nonlinearity="relu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +150,13 @@ class Reference:
     learning_rate: float  # of the summed loss
 
     @classmethod
-    def make(cls, problem: Problem) -> "Reference":
-        chain = Chain(length=problem.length)
+    def make(cls, problem: Problem, *, onehot: bool = True) -> "Reference":
+        chain = Chain(length=problem.length, onehot=onehot)
         x, y, p, reward = chain.td_problem(problem.train_z)
         test = chain.grid(np.linspace(0.0, 1.0, problem.test_z))
-        kernel = partial(
-            kernels, depth=problem.depth, sigma_w=problem.sigma_w, sigma_b=problem.sigma_b, nonlinearity="relu"
-        )
         # Half of the largest step that converges, so that networks near the limit are safely stable too.
-        rate = 0.5 * stability(kernel, x, y, p, problem.gamma).max_learning_rate
-        blocks = kernel_blocks(kernel, x, y, test)
+        rate = 0.5 * stability(problem.kernel, x, y, p, problem.gamma).max_learning_rate
+        blocks = kernel_blocks(problem.kernel, x, y, test)
         return cls(
             problem,
             chain,
@@ -187,15 +198,18 @@ class Reference:
 
     def train(self, estimator: Any, seed: int, progress: Progress) -> tuple[Any, Any]:
         """The state before and after training."""
+        before = Trainer(estimator, self.data, [seed], stacked=False).init()
+        return before, self.fit(estimator, seed, progress).state
+
+    def fit(self, estimator: Any, seed: int, progress: Progress) -> Fit:
+        """The estimator, trained on the chain for the problem's steps."""
         steps = self.problem.steps
 
         def tell(_estimator: Any, _state: Any, step: int) -> dict[str, float]:
             progress(step / steps, f"step {step:,} of {steps:,}")
             return {"return": 0.0}
 
-        before = Trainer(estimator, self.data, [seed], stacked=False).init()
-        after = fit(estimator, self.data, steps, seed=seed, evaluate=tell, evaluations=min(10, steps), progress=False)
-        return before, after.state
+        return fit(estimator, self.data, steps, seed=seed, evaluate=tell, evaluations=min(10, steps), progress=False)
 
 
 Outputs = Float[np.ndarray, "H T"]

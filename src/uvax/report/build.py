@@ -1,5 +1,6 @@
 """From rows to one self-contained page, or to tables for a paper."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import uvax
 from uvax.errors import InvalidInput, unknown_name
-from uvax.experiments.content import Chart, Figure, Picture, Section, Table
+from uvax.experiments.content import Chart, Figure, Picture, Section, Surfaces, Table
 from uvax.files import write_atomic
 from uvax.report import tables
 from uvax.report.explorer import explorer_data
@@ -132,6 +133,8 @@ def _page(
             return "text", item
         if isinstance(item, Table):
             return "table", item
+        if isinstance(item, Surfaces):
+            return "surfaces", (item, _json(dataclasses.asdict(item)))
         return ("picture", item) if isinstance(item, Picture) else ("chart", _drawn(item))
 
     parts = [Shown(s.id, s.title, [part(item) for item in s.items]) for s in sections]
@@ -148,7 +151,7 @@ def _page(
         version=uvax.__version__,
         count=len(rows),
         css=Markup(_asset("page.css")),
-        script=Markup(_asset("page.js") + _asset("explorer.js")),
+        script=Markup("".join(map(_asset, ("page.js", "explorer.js", "surface.js")))),
         plotly=Markup(_plotly()) if needs_plotly else "",
         needs_plotly=needs_plotly,
         contents=contents,
