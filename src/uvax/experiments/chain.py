@@ -159,7 +159,7 @@ def ensemble(
     own = _setting(config)
     reference = Reference.make(own, onehot=own.onehot)
     estimator = BDQNP(**reference.settings(config["width"]), members=config["count"], prior_scale=0.0)
-    return _compared(reference, own, reference.fit(estimator, seed, progress))
+    return _compared(reference, own, reference.fit(estimator, seed, progress, work=work))
 
 
 def uvu(
@@ -170,7 +170,7 @@ def uvu(
     reference = Reference.make(own, onehot=own.onehot)
     settings = reference.settings(config["width"])
     estimator = UVU(**settings, heads=config["count"], uvu_learning_rate=settings["learning_rate"])
-    return _compared(reference, own, reference.fit(estimator, seed, progress))
+    return _compared(reference, own, reference.fit(estimator, seed, progress, work=work))
 
 
 def rnd(
@@ -187,7 +187,7 @@ def rnd(
         prior=config["method"] == "dqn-rnd-p",
         intrinsic_scale=INTRINSIC_SCALE,
     )
-    trained = reference.fit(estimator, seed, progress)
+    trained = reference.fit(estimator, seed, progress, work=work)
     obs, task = _inputs(reference)
     error = np.asarray(estimator.error(trained.state, jnp.asarray(obs), jnp.asarray(task)), np.float64)
     surfaces = _surfaces(own, trained, obs, task, scale=INTRINSIC_SCALE) | {

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "cividis"
-VIEWS = ((27, 38), (27, -52))  # elevation and azimuth, in degrees
+VIEWS = ((27, 38), (27, 122))  # elevation and azimuth, in degrees
 _INK, _QUIET, _U = "#1d232b", "#8a94a0", "#1d5bb5"
 Layer = tuple[str, Any]  # name, surface [z, state]
 
@@ -116,15 +116,15 @@ def draw_surfaces(columns: Sequence[Layer], z: np.ndarray, *, label: str) -> "Fi
     from matplotlib.figure import Figure
 
     top = _top([values for _, values in columns])
-    figure = Figure(figsize=(3.1 * len(columns) + 0.5, 6.0))
+    figure = Figure(figsize=(3.0 * len(columns) + 0.8, 5.6))
     for row, view in enumerate(VIEWS):
         for column, (name, values) in enumerate(columns):
             axis: Any = figure.add_subplot(len(VIEWS), len(columns), row * len(columns) + column + 1, projection="3d")
             _draw_surface(axis, np.array(values), z, view, top)
             if row == 0:
                 axis.set_title(name, fontsize=10, pad=0, y=1.0)
-    figure.subplots_adjust(left=0.0, right=0.91, bottom=0.02, top=0.95, wspace=0.02, hspace=0.02)
-    _colour_bar(figure, top, label)
+    figure.subplots_adjust(left=0.01, right=0.9, bottom=0.03, top=0.95, wspace=0.05, hspace=0.02)
+    _colour_bar(figure, top, label, 0.925)
     return figure
 
 
@@ -133,7 +133,7 @@ def draw_rows(rows: Sequence[Layer], z: np.ndarray, *, label: str) -> "Figure":
     from matplotlib.figure import Figure
 
     top = _top([values for _, values in rows])
-    figure = Figure(figsize=(7.4, 2.85 * len(rows)))
+    figure = Figure(figsize=(7.0, 2.8 * len(rows)))
     for row, (name, values) in enumerate(rows):
         for column, view in enumerate(VIEWS):
             axis: Any = figure.add_subplot(len(rows), 2, 2 * row + column + 1, projection="3d")
@@ -141,9 +141,9 @@ def draw_rows(rows: Sequence[Layer], z: np.ndarray, *, label: str) -> "Figure":
         low, high = np.min(values), np.max(values)
         height = 1.0 - (row + 0.035) / len(rows)
         text = f"{name}  (from {low:.2g} to {high:.2g})"
-        figure.text(0.44, height, text, ha="center", va="top", fontsize=10)
-    figure.subplots_adjust(left=0.0, right=0.88, bottom=0.02, top=0.955, wspace=0.0, hspace=0.1)
-    _colour_bar(figure, top, label)
+        figure.text(0.43, height, text, ha="center", va="top", fontsize=10)
+    figure.subplots_adjust(left=0.01, right=0.85, bottom=0.03, top=0.945, wspace=0.02, hspace=0.16)
+    _colour_bar(figure, top, label, 0.88)
     return figure
 
 
@@ -151,7 +151,9 @@ def _top(surfaces: Sequence[Any]) -> float:
     return max(float(np.max(values)) for values in surfaces) or 1.0
 
 
-def _draw_surface(axis: Any, values: np.ndarray, z: np.ndarray, view: tuple[float, float], top: float) -> None:
+def _draw_surface(
+    axis: Any, values: np.ndarray, z: np.ndarray, view: tuple[float, float], top: float, *, zoom: float = 1.0
+) -> None:
     states = np.arange(1, values.shape[1] + 1)
     axis.plot_surface(
         *np.meshgrid(states, z),
@@ -167,7 +169,7 @@ def _draw_surface(axis: Any, values: np.ndarray, z: np.ndarray, view: tuple[floa
         antialiased=True,
     )
     axis.view_init(*view)
-    axis.set_box_aspect((1, 1, 0.72), zoom=0.88)
+    axis.set_box_aspect((1, 1, 0.75), zoom=zoom)
     axis.set_zlim(min(0.0, float(values.min())), 1.02 * top)
     axis.set_xlabel("state", fontsize=9, labelpad=-7)
     axis.set_ylabel("$z$", fontsize=9, labelpad=-7)
@@ -176,15 +178,16 @@ def _draw_surface(axis: Any, values: np.ndarray, z: np.ndarray, view: tuple[floa
     axis.set_yticks([0.0, 0.5, 1.0], ["0", ".5", "1"])
     axis.tick_params(labelsize=7.5, pad=-3)
     axis.zaxis.set_tick_params(pad=-1)
+    axis.locator_params(axis="z", nbins=4)
     for side in (axis.xaxis, axis.yaxis, axis.zaxis):
         side.set_pane_color((0.97, 0.97, 0.98, 1.0))
 
 
-def _colour_bar(figure: "Figure", top: float, label: str) -> None:
+def _colour_bar(figure: "Figure", top: float, label: str, left: float) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    place = figure.add_axes((0.925, 0.22, 0.016, 0.56))
+    place = figure.add_axes((left, 0.24, 0.016, 0.52))
     bar = figure.colorbar(ScalarMappable(Normalize(0.0, top), COLOURS), cax=place)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)

@@ -238,12 +238,14 @@ def _comparison(id: str, title: str, found: Group) -> Table:
                 f"{_name(found, method)} / closed form",
                 Cell(str(rows[0]["config"]["width"]), rows[0]["config"]["width"]),
                 Cell(str(len(rows)), len(rows)),
-                *(_spread(analysis.numbers(rows, key), 3) for key in ("correlation", "ratio", "difference")),
+                _spread(analysis.numbers(rows, "correlation"), 3),
+                *(_spread(analysis.numbers(rows, key), 2) for key in ("ratio", "difference")),
                 _spread(analysis.numbers(rows, "covered")),
             ]
         )
     if pairs := _pair(found):
-        numbers = [_spread([pair[i] for pair in pairs], 3) for i in (0, 1)]
+        close, ratio = zip(*pairs, strict=True)
+        numbers = (_spread(close, 3), _spread(ratio, 2))
         body.append(["UVU / ensemble", "", Cell(str(len(pairs)), len(pairs)), *numbers, "", ""])
     return Table(
         id,
@@ -294,7 +296,7 @@ def _chain_sentences(chain: str, found: Group) -> list[str]:
         if method in found and "theory" in found:
             close, ratio = (analysis.numbers(found[method], key) for key in ("correlation", "ratio"))
             name = f"Chain {chain}, {_name(found, method)} against the closed form"
-            said.append(f"{name}: correlation {_said(close)}, ratio {_said(ratio)}")
+            said.append(f"{name}: correlation {_said(close)}, ratio {_said(ratio, 2)}")
     return said
 
 

@@ -201,15 +201,25 @@ class Reference:
         before = Trainer(estimator, self.data, [seed], stacked=False).init()
         return before, self.fit(estimator, seed, progress).state
 
-    def fit(self, estimator: Any, seed: int, progress: Progress) -> Fit:
-        """The estimator, trained on the chain for the problem's steps."""
+    def fit(self, estimator: Any, seed: int, progress: Progress, *, work: Path | None = None) -> Fit:
+        """The estimator, trained on the chain for the problem's steps; with `work`, from the last checkpoint in it."""
         steps = self.problem.steps
 
         def tell(_estimator: Any, _state: Any, step: int) -> dict[str, float]:
             progress(step / steps, f"step {step:,} of {steps:,}")
             return {"return": 0.0}
 
-        return fit(estimator, self.data, steps, seed=seed, evaluate=tell, evaluations=min(10, steps), progress=False)
+        return fit(
+            estimator,
+            self.data,
+            steps,
+            seed=seed,
+            evaluate=tell,
+            evaluations=min(10, steps),
+            out=None if work is None else work / "fit",
+            resume=work is not None,
+            progress=False,
+        )
 
 
 Outputs = Float[np.ndarray, "H T"]

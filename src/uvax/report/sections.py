@@ -9,6 +9,9 @@ from uvax.experiments.rejection import rejection_section
 
 Row = Mapping[str, Any]
 
+_CHAIN = ("chain", "method", "length", "depth", "gamma", "train_z", "test_z", "steps")
+_SURFACE = ("uncertainty", "correlation", "ratio", "difference", "covered")
+
 # What a row of a kind must have for its section to be made; more may be there.
 _NEEDED: dict[str, dict[str, tuple[str, ...]]] = {
     "task_rejection": {
@@ -20,6 +23,14 @@ _NEEDED: dict[str, dict[str, tuple[str, ...]]] = {
         "result": ("per_step", "fastest", "slowest", "compile", "fill_cache", "evaluation", "memory", "threads"),
     },
     "board": {"config": ("size",), "result": ("png", "width", "height", "mission")},
+    "uvax.experiments.chain_tables:perform": {
+        "config": ("length", "tables", "leaves", "gamma"),
+        "result": ("data", "leaves"),
+    },
+    "uvax.experiments.chain:closed_form": {"config": _CHAIN, "result": ("uncertainty",)},
+    "uvax.experiments.chain:ensemble": {"config": (*_CHAIN, "count", "width"), "result": _SURFACE},
+    "uvax.experiments.chain:uvu": {"config": (*_CHAIN, "count", "width"), "result": _SURFACE},
+    "uvax.experiments.chain:rnd": {"config": (*_CHAIN, "count", "width"), "result": ("uncertainty", "error")},
 }
 
 
