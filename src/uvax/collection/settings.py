@@ -74,7 +74,7 @@ class CollectionSettings:
 PRESETS = ("smoke", "cpu", "paper")
 
 # Thousands of updates of the cpu preset for sizes 5, 6, ...; see docs/collection.md for what each reaches.
-_CPU_UPDATES = (20, 60, 100, 160, 250, 400)
+_CPU_UPDATES = (20, 120, 160, 240, 320, 400)
 
 
 def preset_settings(preset: str, *, size: int) -> CollectionSettings:
