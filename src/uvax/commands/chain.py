@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         return code
     found = chain.section(read_rows(Path(options.results))[0])
     assert found is not None  # every trial has its row
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     for item in found.items:
         if isinstance(item, Table):
             console.print(rich_table(item))

@@ -115,16 +115,16 @@ def draw_surfaces(columns: Sequence[Layer], z: np.ndarray, *, label: str) -> "Fi
     """A column for every surface, two views of each, all on one scale of height and colour."""
     from matplotlib.figure import Figure
 
-    top = _top([values for _, values in columns])
+    limits = _limits([values for _, values in columns])
     figure = Figure(figsize=(3.0 * len(columns) + 0.8, 5.6))
     for row, view in enumerate(VIEWS):
         for column, (name, values) in enumerate(columns):
             axis: Any = figure.add_subplot(len(VIEWS), len(columns), row * len(columns) + column + 1, projection="3d")
-            _draw_surface(axis, np.array(values), z, view, top)
+            _draw_surface(axis, np.array(values), z, view, limits)
             if row == 0:
                 axis.set_title(name, fontsize=10, pad=0, y=1.0)
     figure.subplots_adjust(left=0.01, right=0.9, bottom=0.03, top=0.95, wspace=0.05, hspace=0.02)
-    _colour_bar(figure, top, label, 0.925)
+    _colour_bar(figure, limits, label, 0.925)
     return figure
 
 
@@ -132,27 +132,30 @@ def draw_rows(rows: Sequence[Layer], z: np.ndarray, *, label: str) -> "Figure":
     """A row for every surface with its two views, all on one scale; beside them the lowest and highest value."""
     from matplotlib.figure import Figure
 
-    top = _top([values for _, values in rows])
+    limits = _limits([values for _, values in rows])
     figure = Figure(figsize=(7.0, 2.8 * len(rows)))
     for row, (name, values) in enumerate(rows):
         for column, view in enumerate(VIEWS):
             axis: Any = figure.add_subplot(len(rows), 2, 2 * row + column + 1, projection="3d")
-            _draw_surface(axis, np.array(values), z, view, top)
+            _draw_surface(axis, np.array(values), z, view, limits)
         low, high = np.min(values), np.max(values)
         height = 1.0 - (row + 0.035) / len(rows)
         text = f"{name}  (from {low:.2g} to {high:.2g})"
         figure.text(0.43, height, text, ha="center", va="top", fontsize=10)
     figure.subplots_adjust(left=0.01, right=0.85, bottom=0.03, top=0.945, wspace=0.02, hspace=0.16)
-    _colour_bar(figure, top, label, 0.88)
+    _colour_bar(figure, limits, label, 0.88)
     return figure
 
 
-def _top(surfaces: Sequence[Any]) -> float:
-    return max(float(np.max(values)) for values in surfaces) or 1.0
+def _limits(surfaces: Sequence[Any]) -> tuple[float, float]:
+    """From zero, or what is below it, to the highest."""
+    low = min(float(np.min(values)) for values in surfaces)
+    high = max(float(np.max(values)) for values in surfaces)
+    return min(low, 0.0), high if high > 0 else 1.0
 
 
 def _draw_surface(
-    axis: Any, values: np.ndarray, z: np.ndarray, view: tuple[float, float], top: float, *, zoom: float = 1.0
+    axis: Any, values: np.ndarray, z: np.ndarray, view: tuple[float, float], limits: tuple[float, float]
 ) -> None:
     states = np.arange(1, values.shape[1] + 1)
     axis.plot_surface(
@@ -161,16 +164,16 @@ def _draw_surface(
         rstride=1,
         cstride=1,
         cmap=COLOURS,
-        vmin=0.0,
-        vmax=top,
+        vmin=limits[0],
+        vmax=limits[1],
         edgecolor=(0.1, 0.1, 0.1, 0.55),
         linewidth=0.35,
         shade=False,
         antialiased=True,
     )
     axis.view_init(*view)
-    axis.set_box_aspect((1, 1, 0.75), zoom=zoom)
-    axis.set_zlim(min(0.0, float(values.min())), 1.02 * top)
+    axis.set_box_aspect((1, 1, 0.75), zoom=1.0)
+    axis.set_zlim(limits[0], 1.02 * limits[1])
     axis.set_xlabel("state", fontsize=9, labelpad=-7)
     axis.set_ylabel("$z$", fontsize=9, labelpad=-7)
     shown = states[:: 3 if len(states) > 6 else 1]
@@ -183,11 +186,11 @@ def _draw_surface(
         side.set_pane_color((0.97, 0.97, 0.98, 1.0))
 
 
-def _colour_bar(figure: "Figure", top: float, label: str, left: float) -> None:
+def _colour_bar(figure: "Figure", limits: tuple[float, float], label: str, left: float) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     place = figure.add_axes((left, 0.24, 0.016, 0.52))
-    bar = figure.colorbar(ScalarMappable(Normalize(0.0, top), COLOURS), cax=place)
+    bar = figure.colorbar(ScalarMappable(Normalize(*limits), COLOURS), cax=place)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)

@@ -159,13 +159,14 @@ def _chain_items(chain: str, found: Group) -> list[Item]:
                 id=f"chain_rnd{suffix}",
                 title=f'RND on the same chain (Figure "toyvariance_rnd"), {title}',
                 alt=(
-                    "Three rows of surfaces over state and z. RND errors and the intrinsic Q are nearly flat at zero; "
-                    "the intrinsic Q with intrinsic reward priors is highest for early states and small z."
+                    "Three rows of surfaces over state and z. RND errors are flat at zero; the intrinsic Q is low and "
+                    "without a pattern; with intrinsic reward priors it is highest for early states and small z."
                 ),
                 caption=(
                     "Rows as in the paper's caption (its text swaps the last two): RND errors, the intrinsic Q, the "
                     "intrinsic Q with intrinsic reward priors; in units of RND's error, on one scale, seed 0. Without "
-                    "the priors the error of b, which is never in the data, is never asked for."
+                    "the priors the error of b, not in the data, is never asked for, and the intrinsic Q is what its "
+                    "initial values left."
                 ),
                 static=partial(
                     chain_figures.draw_rows,

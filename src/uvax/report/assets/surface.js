@@ -121,13 +121,18 @@
         return ends[0].near > ends[1].near ? 0 : n;
       };
       const jEdge = edge(0, last[1]), iEdge = edge(1, last[0]);
-      const centre = at(last[0] / 2, last[1] / 2, 0);
-      const out = (p, by) => { const d = Math.hypot(p.x - centre.x, p.y - centre.y) || 1; return { x: p.x + by * (p.x - centre.x) / d, y: p.y + by * (p.y - centre.y) / d }; };
-      const mark = (p, text, by, kind = "tick") => { const q = out(p, by); make("text", { x: q.x.toFixed(1), y: (q.y + 4).toFixed(1), class: kind, "text-anchor": "middle" }, svg, text); };
-      x.forEach((name, i) => { if (i % every(x.length) === 0) mark(at(i, jEdge, 0), name, 14); });
-      y.forEach((v, j) => { if (j % every(y.length) === 0) mark(at(iEdge, j, 0), String(v), 14); });
-      mark(at(last[0] / 2, jEdge, 0), data.x_label, 36, "axis");
-      mark(at(iEdge, last[1] / 2, 0), data.y_label, 36, "axis");
+      // A label stands outside its edge, seen from the middle line of the floor: two at one corner stay apart.
+      const mark = (p, inside, text, by, kind = "tick") => {
+        const d = Math.hypot(p.x - inside.x, p.y - inside.y) || 1;
+        const place = { x: (p.x + by * (p.x - inside.x) / d).toFixed(1), y: (p.y + by * (p.y - inside.y) / d + 4).toFixed(1) };
+        make("text", { ...place, class: kind, "text-anchor": "middle" }, svg, text);
+      };
+      const alongX = (i, text, by, kind) => mark(at(i, jEdge, 0), at(i, last[1] / 2, 0), text, by, kind);
+      const alongY = (j, text, by, kind) => mark(at(iEdge, j, 0), at(last[0] / 2, j, 0), text, by, kind);
+      x.forEach((name, i) => { if (i % every(x.length) === 0) alongX(i, name, 16); });
+      y.forEach((v, j) => { if (j % every(y.length) === 0) alongY(j, String(v), 16); });
+      alongX(last[0] / 2, data.x_label, 40, "axis");
+      alongY(last[1] / 2, data.y_label, 40, "axis");
       const corners = [[0, 0], [0, last[1]], [last[0], 0], last].map(([i, j]) => ({ i, j, p: at(i, j, 0) }));
       const post = corners.reduce((best, c) => c.p.x < best.p.x ? c : best);
       if (state.tilt < 80) {
