@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from uvax.nets import Dense, unit_norm
+from uvax.nets import Dense, select, unit_norm
+from uvax.nets.layers import product, weight_gradient
 
 
 def test_he_uniform():
@@ -51,3 +52,43 @@ def test_unit_norm_of_nothing():
     zero = jnp.zeros((2, 5))
     np.testing.assert_array_equal(unit_norm(zero), 0.0)
     assert np.isfinite(jax.grad(lambda x: unit_norm(x).sum())(zero)).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 5), (64, 300, 130)])
+def test_gradients_of_a_product(shape):
+    """Those of x w written plainly, for one set of arrays and for a batch of them."""
+    batch, n, m = shape
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, weight = jax.random.normal(keys[0], (2, batch, n)), jax.random.normal(keys[1], (2, n, m))
+    cotangent = jax.random.normal(keys[2], (2, batch, m))
+
+    def gradients(function):
+        return lambda x, w, c: jax.vjp(function, x, w)[1](c)
+
+    got, expected = gradients(product), gradients(jnp.matmul)
+    one = [a[0] for a in (x, weight, cotangent)]
+    for a, b in zip(jax.jit(got)(*one), expected(*one), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+    for a, b in zip(
+        jax.jit(jax.vmap(got))(x, weight, cotangent), jax.vmap(expected)(x, weight, cotangent), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+
+
+def test_weight_gradient_writes_the_transpose_apart():
+    """The reason for its form, checked where it matters: no fusion of the compiled program holds the transposition."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("only the CPU backend is told how to do it")
+    arrays = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 2
+    text = jax.jit(lambda x, c: weight_gradient(jax.nn.relu(x + 1.0), c)).lower(*arrays).compile().as_text()
+    for body in text.split("\n\n"):
+        assert not ("maximum(" in body and "transpose(" in body)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_select_is_a_weighted_sum_over_actions(heads):
+    rng = np.random.default_rng(0)
+    weights, values = rng.normal(size=(2, 5, 4, heads)), rng.normal(size=(2, 5, 4, 3))
+    expected = (weights * values).sum(-2)
+    got = select(jnp.asarray(weights, jnp.float32), jnp.asarray(values, jnp.float32))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

@@ -74,17 +74,18 @@ class RND(Hyperparameters):
         y = td_target(batch.reward[:, None], batch.discount, select(weights, next_q))
 
         g, next_g_features = batch.cache or self.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
-        error = self._scaled_error(online["u"].at(batch.obs, batch.task, batch.action) - g)
         next_intrinsic = select(weights, target["intrinsic"](batch.next_obs, batch.task))
         if self.prior:
             next_intrinsic = next_intrinsic + self._next_error(state, weights, next_g_features, batch)
-        y_intrinsic = td_target(error, batch.discount, next_intrinsic)
-        offset = error if self.prior else jnp.zeros_like(error)
 
         def loss(params):
             q_sa = params["q"].at(batch.obs, batch.task, batch.action)
-            intrinsic = params["intrinsic"].at(batch.obs, batch.task, batch.action) + offset
             distillation = params["u"].at(batch.obs, batch.task, batch.action) - g
+            # The reward of Q_intr; taken here because u(s, a) is needed for its own loss anyway.
+            error = jax.lax.stop_gradient(self._scaled_error(distillation))
+            y_intrinsic = td_target(error, batch.discount, next_intrinsic)
+            intrinsic = params["intrinsic"].at(batch.obs, batch.task, batch.action)
+            intrinsic = intrinsic + error if self.prior else intrinsic
             losses = {
                 "loss_q": half_square(q_sa - y),
                 "loss_intrinsic": half_square(intrinsic - y_intrinsic),

@@ -66,7 +66,7 @@ class _Blocks(NamedTuple):
     def plan(cls, action: Int[Array, " B"], num_actions: int) -> "_Blocks":
         batch = action.shape[0]
         # Small blocks waste fewer padding rows, large ones keep the products efficient.
-        size = min(64, max(8, batch // 8))
+        size = min(64, max(8, batch // 4))
         chosen = (action[:, None] == jnp.arange(num_actions, dtype=action.dtype)).astype(jnp.int32)
         earlier = jnp.cumsum(chosen, axis=0)  # rows of the same action up to this one
         blocks = (earlier[-1] + size - 1) // size

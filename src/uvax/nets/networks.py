@@ -12,6 +12,7 @@ besides is split so that nothing is computed twice or for nothing:
 A network of your own needs the four halves; subclass `Network` for the rest.
 """
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -193,6 +194,8 @@ def one_hot(action: Int[Array, "*batch"], num_actions: int, dtype=jnp.float32) -
 def select(weights: Float[Array, "*batch A H"], values: Float[Array, "*batch A M"]) -> Float[Array, "*batch M"]:
     """sum_a w_a v_a per head; H is M (each head its own action) or 1 (all heads alike).
 
-    A weighted sum rather than a gather: it serves probabilities and one-hots alike, and fuses with what follows.
+    A weighted sum rather than a gather: it serves probabilities and one-hots alike. Written as additions, it fuses with
+    what computes weights and values; XLA's CPU backend would write out w v [..., A, M] for a reduction.
     """
-    return jnp.sum(weights * values, axis=-2)
+    products = weights * values
+    return functools.reduce(jnp.add, [products[..., a, :] for a in range(products.shape[-2])])
