@@ -37,6 +37,62 @@ def flop(method: str, *, width: int = 512, heads: int = 512, batch_size: int = 5
     }[method]
 
 
+def products(
+    method: str, *, width: int = 512, heads: int = 512, batch_size: int = 512, members: int = 1, depth: int = 3
+) -> list[tuple[int, int, int]]:
+    """(m, k, n) of every matrix product m x k by k x n of one step; what `flop` counts, as shapes."""
+    found: list[tuple[int, int, int]] = []
+
+    def layer(n_in: int, n_out: int, forward: int, gradients: int, *, of_input: bool = True) -> None:
+        found.extend([(batch_size, n_in, n_out)] * forward)
+        found.extend([(n_in, batch_size, n_out)] * gradients)
+        found.extend([(batch_size, n_out, n_in)] * (gradients if of_input else 0))
+
+    def trunk(forward: int, gradients: int) -> None:
+        for n_in in (OBS, TASK):
+            layer(n_in, width, forward, gradients, of_input=False)
+        for _ in range(depth):
+            layer(width, width, forward, gradients)
+
+    def q(forward: int) -> None:
+        trunk(forward, 1)
+        layer(width, ACTIONS, forward, 1)
+
+    for _ in range(members):
+        q(3)
+    if method in ("rnd", "rnd-p"):
+        q(2)
+        trunk(2 if method == "rnd-p" else 1, 1)
+        layer(width, heads, 3 if method == "rnd-p" else 1, 1)
+    if method == "uvu":
+        trunk(3, 1)
+        layer(width, heads, 1, 1)
+        layer(width, ACTIONS * heads, 3, 0)
+    return found
+
+
+def arithmetic(shapes: list[tuple[int, int, int]], steps: int) -> Callable[[], Any]:
+    """A function that computes these products `steps` times and nothing else, each with right-hand sides of its own."""
+    import jax
+    import jax.numpy as jnp
+
+    keys = iter(jax.random.split(jax.random.key(0), 2 * len(shapes)))
+    # One spare row: which rows are multiplied depends on the turn, or the products would be taken out of the loop.
+    left = {(m, k): jax.random.normal(next(keys), (m + 1, k)) for m, k, _ in shapes}
+    right = [jax.random.normal(next(keys), (k, n)) for _, k, n in shapes]
+
+    @jax.jit
+    def chunk(left: Any, right: Any) -> Any:
+        def step(total: Any, i: Any) -> Any:
+            rows = {mk: jax.lax.dynamic_slice_in_dim(x, i % 2, mk[0]) for mk, x in left.items()}
+            out = [rows[m, k] @ b for (m, k, _), b in zip(shapes, right, strict=True)]
+            return total + sum(x[0, 0] for x in jax.lax.optimization_barrier(out)), None
+
+        return jax.lax.scan(step, jnp.float32(0), jnp.arange(steps, dtype=jnp.int32))[0]
+
+    return lambda: jax.block_until_ready(chunk(left, right))
+
+
 def training(method: str, steps: int, *, rows: int = 20_000, cached: bool = True, **hyperparameters: Any) -> Any:
     """(run, state): `run(state, seed)` is `steps` compiled steps on random batches of a dataset on the device."""
     import jax
@@ -144,8 +200,12 @@ class Rate:
                 self.best = max(self.best, 4 * work / (time.perf_counter() - start))
 
 
-def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float) -> dict[str, Any]:
-    """Interleaved rounds of all methods and of the matrix product; the best round of each."""
+def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, alone: bool = False) -> dict[str, Any]:
+    """Interleaved rounds of all methods and of the matrix product; the best round of each.
+
+    With `alone`, also the seconds that the products of a step take by themselves (`products_seconds`).
+    """
+    products_alone: dict[str, Callable[[], Any]] = {}
     rate = Rate()
     rate.measure()
     ready: dict[str, tuple[Callable[..., Any], int]] = {}
@@ -158,12 +218,16 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float) -> 
             key: value for key, value in settings.items() if key != "heads" or method in ("uvu", "rnd", "rnd-p")
         }
         needed = flop(method, **sizes)
-        steps = max(1, min(200, round(seconds * rate.best / needed / 2)))
+        # Memory is allocated once for all steps of a call; with few of them that would be counted as their cost.
+        steps = max(4, min(200, round(seconds * rate.best / needed / 2)))
         start = time.perf_counter()
         run, state = training(method, steps, **settings)
         states[name], _ = run(state, 0)
         ready[name] = run, steps
         found[name] = {"gflop": needed / 1e9, "steps": steps, "build_seconds": time.perf_counter() - start}
+        if alone:
+            products_alone[name] = arithmetic(products(method, **sizes), steps)
+            products_alone[name]()
     for i in range(rounds):
         for name, (run, steps) in ready.items():
             rate.measure(1)
@@ -172,6 +236,11 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float) -> 
             each = (time.perf_counter() - start) / steps
             found[name]["seconds"] = min(each, found[name].get("seconds", each))
             found[name]["loss"] = float(loss[-1])
+            if alone:
+                start = time.perf_counter()
+                products_alone[name]()
+                each = (time.perf_counter() - start) / steps
+                found[name]["products_seconds"] = min(each, found[name].get("products_seconds", each))
     for values in found.values():
         values["ratio"] = values["seconds"] * rate.best / (values["gflop"] * 1e9)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -195,7 +264,8 @@ def main() -> None:
     core = settings.get("core")
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
-    print(json.dumps(measure(settings["methods"], settings.get("rounds", 5), settings.get("seconds", 1.0))))
+    rounds, seconds, alone = (settings.get(n, v) for n, v in (("rounds", 5), ("seconds", 1.0), ("alone", False)))
+    print(json.dumps(measure(settings["methods"], rounds, seconds, alone=alone)))
 
 
 if __name__ == "__main__":
