@@ -138,8 +138,8 @@ def test_rnd_uncertainty_propagates_initial_errors(name, seed):
     mdp = MDP(seed, SOMEWHERE)
     estimator, before, after = solved(name, mdp, seed)
     expected = mdp.solve(mdp.ask(estimator.uncertainty, before), np.zeros(SOMEWHERE))
-    # Errors are worth up to a hundred (intrinsic_scale) here.
-    np.testing.assert_allclose(mdp.ask(estimator.uncertainty, after), expected, rtol=1e-5, atol=1e-3)
+    scale = estimator.intrinsic_scale
+    np.testing.assert_allclose(mdp.ask(estimator.uncertainty, after) / scale, expected / scale, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(mdp.ask(estimator.error, after)[mdp.points], 0.0, atol=1e-10)
     assert (mdp.ask(estimator.error, after)[mdp.uncovered] > 0.0).all()
 

@@ -24,14 +24,14 @@ class RND(Hyperparameters):
     through e, so that errors at actions outside the data count too.
 
     `uncertainty` is that intrinsic value. It is **not a variance**: it can be negative and is not clipped. The scale
-    matters because e starts near 2 / width and falls, while an untrained Q_intr starts with standard deviation
-    sqrt(2 / width): unscaled, tasks would be ranked by the initialisation of Q_intr.
+    matters because e starts near 2 / width and falls to a hundredth of that, while an untrained Q_intr starts with
+    standard deviation sqrt(2 / width): unscaled, tasks would be ranked by the initialisation of Q_intr.
     """
 
     heads: int = 512
     prior: bool = True
-    rnd_learning_rate: float = 1e-4  # the paper searches it and does not print the result
-    intrinsic_scale: float = 100.0  # ours: the paper does not mention one
+    rnd_learning_rate: float = 3e-4  # the paper searches it and does not print the result
+    intrinsic_scale: float = 1e5  # ours: the paper does not mention one; docs/methods.md has the search
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ AXES: dict[str, tuple[float, ...]] = {
     "prior_scale": paper.PRIOR_SCALES,
     "rnd_learning_rate": paper.RATES,
     "uvu_learning_rate": paper.RATES,
-    "intrinsic_scale": (1.0, 10.0, 100.0, 1000.0),
+    "intrinsic_scale": (1.0, 1e2, 1e4, 1e5, 1e6),
 }
 _SMOKE = {name: values[-3:] for name, values in AXES.items()}
 _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
