@@ -174,6 +174,79 @@ def test_everything_is_reached_by_keyboard(show):
     assert driver.execute_script("return document.activeElement.tagName") == "svg"
 
 
+def surface(driver) -> list[str]:
+    """The corners of the faces of the surface, and their colours."""
+    return driver.execute_script(
+        "return [...document.querySelectorAll('#chain_explorer .face')]"
+        ".map(f => f.getAttribute('points') + f.getAttribute('fill'))"
+    )
+
+
+def slide(driver, name: str, value: int) -> None:
+    driver.execute_script(
+        f"const s = document.getElementById('chain_explorer-{name}'); s.value = {value};"
+        "s.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "dark")])
+def test_surfaces_are_turned_and_read(show, width, scheme):
+    driver = show(width, 900, scheme)
+    driver.execute_script("document.getElementById('chain_explorer').scrollIntoView({behavior: 'instant'})")
+    said = lambda: find(driver, "#chain_explorer .said").text  # noqa: E731
+    assert said() == "At s1, z = 0: UVU, 128 heads 0.332, closed form 0.350 (ratio 0.95)."
+    assert len(surface(driver)) == 9 * 10
+    slide(driver, "x", 4)
+    slide(driver, "y", 5)
+    assert said().startswith("At s5, z = 0.5: UVU, 128 heads 0.08")
+    before = surface(driver)
+    slide(driver, "turn", 200)
+    turned = surface(driver)
+    assert sorted(turned) != sorted(before)
+    slide(driver, "tilt", 80)
+    assert sorted(surface(driver)) != sorted(turned)
+    # Layers of another scale have no reference beside them.
+    choose(driver, "#chain_explorer-method", "RND errors")
+    assert said().startswith("At s5, z = 0.5: RND errors")
+    assert "closed form" not in said()
+    assert driver.execute_script("return document.querySelectorAll('#chain_explorer .beside').length") == 0
+    choose(driver, "#chain_explorer-method", "ensemble of 128")
+    assert driver.execute_script("return document.querySelectorAll('#chain_explorer .beside').length") == 2
+    # A click on a face goes there.
+    driver.execute_script(
+        'const f = document.querySelector(\'#chain_explorer .face[data-i="2"][data-j="3"]\');'
+        "for (const kind of ['pointerdown', 'pointerup']) f.dispatchEvent(new PointerEvent(kind, {bubbles: true}))"
+    )
+    assert said().startswith("At s3, z = 0.3: ensemble of 128")
+    ink = driver.execute_script("return getComputedStyle(document.querySelector('#chain_explorer text')).fill")
+    assert (sum(map(int, ink[4:-1].split(","))) > 600) == (scheme == "dark")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+def test_surfaces_by_keyboard(show):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    driver = show()
+    said = lambda: find(driver, "#chain_explorer .said").text  # noqa: E731
+    driver.execute_script("document.getElementById('chain_explorer-method').focus()")
+    reached = ["chain_explorer-method"]
+    for _ in range(5):
+        ActionChains(driver).send_keys(Keys.TAB).perform()
+        reached.append(driver.execute_script("return document.activeElement.id || document.activeElement.tagName"))
+    assert reached[1:] == [*(f"chain_explorer-{name}" for name in ("x", "y", "turn", "tilt")), "svg"]
+    ActionChains(driver).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_UP).perform()
+    assert said().startswith("At s3, z = 0.1")
+    before = surface(driver)
+    ActionChains(driver).key_down(Keys.SHIFT).send_keys(Keys.ARROW_LEFT).key_up(Keys.SHIFT).perform()
+    assert surface(driver) != before
+    assert said().startswith("At s3, z = 0.1")
+    ActionChains(driver).key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT).perform()
+    ActionChains(driver).send_keys(Keys.ARROW_RIGHT).perform()  # the slider that tilts
+    assert driver.execute_script("return document.getElementById('chain_explorer-tilt').value") == "28"
+
+
 def test_the_theme_can_be_chosen_and_charts_follow(show):
     driver = show(scheme="light")
     driver.execute_script("document.getElementById('table1-rejection').scrollIntoView({behavior: 'instant'})")

@@ -48,7 +48,7 @@
     function control(name, label, node, set) {
       const wrap = document.createElement("label");
       node.id = `${figure.id}-${name}`;
-      node.addEventListener("input", () => { set(node.value); update(); });
+      node.addEventListener(node === select ? "change" : "input", () => { set(node.value); update(); });
       wrap.append(label, node);
       inputs[name] = node;
       return wrap;
