@@ -146,7 +146,7 @@ def growth(args: argparse.Namespace) -> list[Bar]:
         work = [values[str(n)]["gflop"] for n in sizes]
         span = math.log(sizes[-1] / sizes[0])
         slope, expected = math.log(times[-1] / times[0]) / span, math.log(work[-1] / work[0]) / span
-        curves[axis] = (sizes, times, work)
+        curves[axis] = (sizes, times, work, slope, expected)
         details = {"slope": slope, "expected": expected, "sizes": sizes, "seconds": times}
         bars.append(
             bar(
@@ -156,24 +156,32 @@ def growth(args: argparse.Namespace) -> list[Bar]:
                 **details,
             )
         )
-    _figure(curves)
+    if not args.no_save:
+        _figure(curves, RESULTS / "training_growth.png")
     return bars
 
 
-def _figure(curves: dict[str, Any]) -> None:
+def _figure(curves: dict[str, Any], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-    figure, panels = plt.subplots(1, len(curves), figsize=(3 * len(curves), 3), constrained_layout=True)
-    for panel, (axis, (sizes, times, work)) in zip(panels, curves.items(), strict=True):
+    # One scale of time for all panels, or a rise of a few percent would look like one of a few times.
+    figure, panels = plt.subplots(1, len(curves), figsize=(3 * len(curves), 3), sharey=True, constrained_layout=True)
+    for panel, (axis, (sizes, times, work, slope, expected)) in zip(panels, curves.items(), strict=True):
         panel.loglog(sizes, [1e3 * t for t in times], "o-", label="measured")
         panel.loglog(sizes, [1e3 * times[0] * w / work[0] for w in work], "--", label="arithmetic")
-        panel.set(xlabel=axis, ylabel="ms per step")
+        panel.set(xlabel=axis, title=f"slope {slope:.2f}, arithmetic {expected:.2f}")
+        panel.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.yaxis.set_major_formatter(ScalarFormatter())
+        panel.yaxis.set_minor_formatter(NullFormatter())
+    panels[0].set_ylabel("ms per step")
     panels[0].legend()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(RESULTS / "training_growth.png", dpi=120)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
