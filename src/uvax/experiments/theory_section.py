@@ -105,9 +105,10 @@ def _ratio_chart(groups: Group) -> Chart:
         "width",
         "variance ratio (paired)",
         [*series, one],
-        alt="Lines of the variance ratio against width, approaching one as networks become wider.",
+        alt="Lines of the variance ratio against width on logarithmic axes, approaching one as networks become wider.",
         caption="Mean over the surface; bands are one standard error (over seeds, or jackknife over networks).",
         log_x=True,
+        log_y=True,
     )
 
 

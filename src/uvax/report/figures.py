@@ -131,11 +131,13 @@ def static_figure(chart: Chart | Figure) -> "MatplotlibFigure | None":
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
+    # As many columns as fit: a handle and its gaps take about 0.6 inches, a letter of this size 0.065.
+    column = 0.6 + 0.065 * max(map(len, handles), default=0)
     figure.legend(
         handles.values(),
         handles.keys(),
         loc="outside lower center",
-        ncols=min(5, len(handles)),
+        ncols=max(1, min(5, len(handles), int(figure.get_figwidth() / column))),
         fontsize=8,
         frameon=False,
     )
