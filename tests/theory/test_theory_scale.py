@@ -11,7 +11,7 @@ from theory_oracle import FIXTURES, relative_to_max
 
 from uvax.errors import Diverged, InvalidInput
 from uvax.theory import kernels, memory_needed, td_posterior
-from uvax.theory.iterative import TOLERANCE
+from uvax.theory.iterative import TOLERANCE, in_place, ntk_in_strips
 
 
 def kernel(a, b):
@@ -90,6 +90,13 @@ def test_the_stated_memory_bounds_the_peak(solver, time):
     stated = needed.direct
     assert peak <= stated + 2**21  # the kernel's workspace, here 2^20, and small change
     assert stated <= 2 * peak
+
+
+def test_gmres_uses_the_matrix_where_it_is():
+    """`jnp.asarray` copies, which would double what is stated; tracemalloc does not see what jax allocates."""
+    theta = ntk_in_strips(kernel, np.random.default_rng(0).normal(size=(33, 3)))
+    with jax.enable_x64(True):
+        assert in_place(theta).unsafe_buffer_pointer() == theta.ctypes.data
 
 
 def test_memory_is_stated_before_the_work(caplog):

@@ -62,6 +62,13 @@ def _aligned(n: int) -> Float[np.ndarray, "N N"]:
     return raw[offset : offset + n * n].reshape(n, n)
 
 
+def in_place(array: Float[np.ndarray, "N N"]) -> Any:
+    """The array as jax sees it: its own memory on the CPU if `_aligned` made it, where `jnp.asarray` would copy."""
+    import jax
+
+    return jax.device_put(array, may_alias=True)
+
+
 def certify(delta: Float[np.ndarray, "N N"], kernel: Kernel, x: np.ndarray, ridge: float) -> spectrum.Decision:
     """Converges if a Cholesky proves it (see `spectrum`), else undecided. Gives `delta` up unless it is definite."""
     groups = equal_rows(x)
@@ -98,8 +105,8 @@ def limit_gain(
     # Scaled to a diagonal of one, so that one tolerance serves solutions and residuals alike.
     diagonal = float(np.mean(np.diagonal(delta)))
     with jax.enable_x64(True):
-        inputs = (delta, columns, landmarks, lu, pivots, diagonal, mu, theta_tx / (scale * diagonal))
-        gain = np.asarray(_gmres()(*(jnp.asarray(a) for a in inputs))) * scale
+        inputs = (columns, landmarks, lu, pivots, diagonal, mu, theta_tx / (scale * diagonal))
+        gain = np.asarray(_gmres()(in_place(delta), *(jnp.asarray(a) for a in inputs))) * scale
     residual = np.linalg.norm(gain @ delta - theta_tx, axis=1).max() / np.linalg.norm(theta_tx, axis=1).max()
     if not residual <= RESIDUAL:
         raise Diverged(
