@@ -167,12 +167,14 @@ def main() -> int:
     if options.child:
         child(options.child, options.method)
         return 0
+    started = time.time()
     row = soak(options.kills, options.method, options.seed)
     print(json.dumps(row))
     if options.out:
+        from uvax.experiments.rows import provenance
         from uvax.files import append_jsonl
 
-        append_jsonl(options.out, row)
+        append_jsonl(options.out, {**row, "provenance": provenance(started)})
     return 1 if row["differences"] else 0
 
 
