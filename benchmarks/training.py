@@ -11,11 +11,9 @@ appended to results/benchmarks/training.jsonl, the growth figure is written besi
 """
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -281,18 +279,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], list[Bar]]] = {
 }
 
 
-def machine() -> dict[str, Any]:
-    """What a number depends on besides the code."""
-    model = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "optax", "equinox", "numpy")}
-    load = os.getloadavg()[0]
-    return {"cpu": model, "cores": CORES, "commit": commit.stdout.strip(), "versions": versions, "load": round(load, 2)}
-
-
 def show(section: str, bars: list[Bar]) -> None:
     print(f"\n{section}")
     for row in bars:
@@ -303,6 +289,7 @@ def show(section: str, bars: list[Bar]) -> None:
 
 
 def main() -> None:
+    from uvax.experiments.rows import provenance
     from uvax.files import append_jsonl
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -314,14 +301,17 @@ def main() -> None:
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 10)
     args.seconds = 0.3 if args.quick else 1.5
-    about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "quick": args.quick, **machine()}
-    print(f"{about['cpu']}, {CORES} cores, load {about['load']}, commit {about['commit']}")
+    started = time.time()
+    here, load = provenance(started), os.getloadavg()
+    print(f"{here['cpu']}, {CORES} cores, load {load[0]:.2f}, commit {here['commit']}")
     for section in args.only:
         bars = SECTIONS[section](args)
         show(section, bars)
         if not args.no_save:
             for row in bars:
-                append_jsonl(RESULTS / "training.jsonl", {**about, "section": section, **row})
+                about = {"benchmark": "training", "section": section, "quick": args.quick, "cores": CORES}
+                source = {"load_average": load, "provenance": provenance(started)}
+                append_jsonl(RESULTS / "training.jsonl", {**about, **row, **source})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ _COMMANDS = {
 @dataclass(frozen=True, kw_only=True)
 class Verify:
     preset: str = "cpu"
-    """smoke (seconds), cpu (about half an hour on two cores) or paper"""
+    """smoke (seconds), cpu (about ten minutes on one core) or paper"""
     methods: tuple[str, ...] = ("ensemble", "uvu")
     """ensemble, uvu or both"""
     seeds: int | None = None
