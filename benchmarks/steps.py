@@ -18,29 +18,46 @@ OBS, TASK, ACTIONS = 35, 6, 4
 METHODS = {"dqn": "dqn", "bdqnp": "bdqnp", "rnd": "dqn-rnd", "rnd-p": "dqn-rnd-p", "uvu": "uvu"}
 
 
-def flop(method: str, *, width: int = 512, heads: int = 512, batch_size: int = 512, members: int = 1, depth: int = 3):
-    """FLOP that one step needs, what never changes being cached; issue and paper count the same way.
+def flop(
+    method: str,
+    *,
+    width: int = 512,
+    heads: int = 512,
+    batch_size: int = 512,
+    members: int = 1,
+    depth: int = 3,
+    cache: str | None = "cache",
+) -> float:
+    """FLOP that one step needs; elementwise work, the optimiser and the gathering of the batch count as overhead.
 
     A trunk T costs 2 B ((D + Z) W + depth W^2), the heads of one action h = 2 B W M, of all actions A h; gradients
-    twice the forward pass. Elementwise work, the optimiser and the gathering of the batch count as overhead.
+    twice the forward pass. With `cache="cache"` all outputs of a frozen network are known, with "compact_cache" its
+    outputs at (s, a) and its features at s', with None neither.
     """
-    trunk = 2 * batch_size * ((OBS + TASK) * width + depth * width * width)
-    q = trunk + 2 * batch_size * width * ACTIONS
-    one = 2 * batch_size * width * heads
-    every = ACTIONS * one
-    return {
-        "dqn": 5 * q,  # s forward and backward; s' online and target
-        "bdqnp": 5 * q * members,
-        "rnd": 5 * q + 4 * q + 3 * (trunk + one),  # Q, intrinsic Q (no argmax of its own), u at s
-        "rnd-p": 5 * q + 4 * q + 3 * (trunk + one) + (trunk + one) + one,  # and u, g at (s', a')
-        "uvu": 5 * q + 3 * (trunk + one) + 2 * (trunk + every) + one + every,
-    }[method]
+    shapes = products(
+        method,
+        width=width,
+        heads=heads,
+        batch_size=batch_size,
+        members=members,
+        depth=depth,
+        cache=cache,
+    )
+    return float(sum(2 * m * k * n for m, k, n in shapes))
 
 
 def products(
-    method: str, *, width: int = 512, heads: int = 512, batch_size: int = 512, members: int = 1, depth: int = 3
+    method: str,
+    *,
+    width: int = 512,
+    heads: int = 512,
+    batch_size: int = 512,
+    members: int = 1,
+    depth: int = 3,
+    cache: str | None = "cache",
 ) -> list[tuple[int, int, int]]:
-    """(m, k, n) of every matrix product m x k by k x n of one step; what `flop` counts, as shapes."""
+    """(m, k, n) of every matrix product m x k by k x n of one step."""
+    heads_of_g = 0 if cache == "cache" else 1
     found: list[tuple[int, int, int]] = []
 
     def layer(n_in: int, n_out: int, forward: int, gradients: int, *, of_input: bool = True) -> None:
@@ -63,11 +80,17 @@ def products(
     if method in ("rnd", "rnd-p"):
         q(2)
         trunk(2 if method == "rnd-p" else 1, 1)
-        layer(width, heads, 3 if method == "rnd-p" else 1, 1)
+        layer(width, heads, 2 + heads_of_g if method == "rnd-p" else 1, 1)
     if method == "uvu":
         trunk(3, 1)
         layer(width, heads, 1, 1)
-        layer(width, ACTIONS * heads, 3, 0)
+        layer(width, ACTIONS * heads, 2 + heads_of_g, 0)
+    if cache is None and method in ("rnd", "rnd-p", "uvu"):
+        layer(width, heads, 1, 0)
+        trunk(1 if method == "rnd" else 2, 0)
+    for _ in range(members if cache is None and method == "bdqnp" else 0):
+        trunk(2, 0)
+        layer(width, ACTIONS, 2, 0)
     return found
 
 
@@ -93,45 +116,45 @@ def arithmetic(shapes: list[tuple[int, int, int]], steps: int) -> Callable[[], A
     return lambda: jax.block_until_ready(chunk(left, right))
 
 
-def training(method: str, steps: int, *, rows: int = 20_000, cached: bool = True, **hyperparameters: Any) -> Any:
-    """(run, state): `run(state, seed)` is `steps` compiled steps on random batches of a dataset on the device."""
+def training(
+    method: str, steps: int, *, rows: int = 20_000, cache: str | None = "cache", **hyperparameters: Any
+) -> tuple[Callable[[Any, int], Any], Any]:
+    """(run, state): `run(state, i)` is the i-th chunk of `steps` steps, as `uvax.fit` runs them.
+
+    `cache`: what is computed before of the frozen network, "cache" (its outputs), "compact_cache" (its features) or
+    nothing.
+    """
     import jax
-    import jax.numpy as jnp
     import numpy as np
 
-    from uvax.data.transition import Spec, Transition
+    from uvax.data import Dataset
     from uvax.estimators import make
+    from uvax.training.loop import Trainer
 
     estimator = make(METHODS[method], **hyperparameters)
-    spec = Spec(jax.ShapeDtypeStruct((OBS,), jnp.int8), TASK, ACTIONS)
     rng = np.random.default_rng(0)
-    data = Transition(
-        obs=jnp.asarray(rng.integers(0, 5, (rows, OBS)), jnp.int8),
-        task=jnp.asarray(np.eye(TASK)[rng.integers(0, TASK, rows)], jnp.int8),
+    data = Dataset(
+        obs=rng.integers(0, 5, (rows, OBS), np.int8),
+        task=np.eye(TASK, dtype=np.int8)[rng.integers(0, TASK, rows)],
         # As uneven as the data of an agent: turns, steps forward and a few openings of doors.
-        action=jnp.asarray(rng.choice(ACTIONS, rows, p=[0.25, 0.2, 0.35, 0.2]), jnp.int32),
-        reward=jnp.asarray(rng.random(rows) < 0.1, jnp.float32),
-        discount=jnp.full(rows, estimator.gamma, jnp.float32),
-        next_obs=jnp.asarray(rng.integers(0, 5, (rows, OBS)), jnp.int8),
+        action=rng.choice(ACTIONS, rows, p=[0.25, 0.2, 0.35, 0.2]).astype(np.int32),
+        reward=(rng.random(rows) < 0.1).astype(np.float32),
+        terminated=np.zeros(rows, bool),
+        truncated=np.ones(rows, bool),
+        episode_start=np.ones(rows, bool),
+        next_obs=rng.integers(0, 5, (rows, OBS), np.int8),
+        header={"num_actions": ACTIONS},
     )
-    state = estimator.init(spec, key=jax.random.key(0))
-    if cached and hasattr(estimator, "cache"):
-        fill = jax.jit(lambda part: estimator.cache(state, part.obs, part.task, part.action, part.next_obs))
-        cut = max(c for c in (1, 1_000, 2_000) if rows % c == 0)
-        parts = [fill(jax.tree.map(lambda x, i=i: x[i : i + cut], data)) for i in range(0, rows, cut)]
-        data = data._replace(cache=jax.tree.map(lambda *x: jnp.concatenate(x), *parts))
+    trainer = Trainer(estimator, data, [0], stacked=False)
+    state = trainer.init()
+    if cache is not None and hasattr(estimator, cache):
+        trainer.fill_cache(state, cache)
 
-    def chunk(state: Any, data: Transition, seed: Any) -> Any:
-        def step(state: Any, key: Any) -> Any:
-            chosen = jax.random.randint(key, (estimator.batch_size,), 0, rows)
-            batch = jax.tree.map(lambda x: x.at[chosen].get(mode="promise_in_bounds"), data)
-            return estimator.update(state, batch._replace(task=batch.task.astype(jnp.float32)), key=key)
+    def run(state: Any, i: int) -> Any:
+        chunk = jax.block_until_ready(trainer.run(state, i * steps, steps))
+        return chunk.state, chunk.loss
 
-        state, metrics = jax.lax.scan(step, state, jax.random.split(jax.random.key(seed), steps))
-        return state, metrics["loss"]
-
-    chunk = jax.jit(chunk, donate_argnums=0)
-    return (lambda state, seed: jax.block_until_ready(chunk(state, data, seed))), state
+    return run, state
 
 
 def reference(path: str) -> None:
@@ -213,7 +236,7 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, 
     found: dict[str, dict[str, float]] = {}
     for name, settings in methods.items():
         method = settings.pop("method", name)
-        sizes = {key: settings[key] for key in ("width", "heads", "batch_size", "members") if key in settings}
+        sizes = {key: settings[key] for key in ("width", "heads", "batch_size", "members", "cache") if key in settings}
         settings = {
             key: value for key, value in settings.items() if key != "heads" or method in ("uvu", "rnd", "rnd-p")
         }

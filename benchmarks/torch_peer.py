@@ -3,9 +3,8 @@
     python benchmarks/torch_peer.py --rounds 5 [--check FILE]
 
 `training.py` calls it with a Python that has PyTorch. `plain` computes the heads of all actions, every frozen network
-in every step and runs eagerly. `best` is given g's outputs at (s, a) and features at s' (BDQNP: the priors' outputs),
-computes the heads of the taken action by rows in order of their actions, and is the faster of eager and
-`torch.compile`. `--check` compares the losses of both with those of uvax for the same parameters and batch.
+in every step and runs eagerly. `best` is given the outputs of g (of the priors) at (s, a) and s', as ours is, computes
+the heads of the taken action by rows in order of their actions, and is the faster of eager and `torch.compile`. `--check` compares the losses of both with those of uvax for the same parameters and batch.
 Prints one line of JSON: seconds per step.
 """
 
@@ -81,7 +80,7 @@ def uvu_loss(p: dict[str, Params], target: dict[str, Params], g: Params, batch: 
     order = torch.argsort(action) if best else action
     with torch.no_grad():
         if best:
-            g_sa, next_g = batch["g_sa"], heads(g, batch["next_g_features"])
+            g_sa, next_g = batch["g_sa"], batch["next_g"]
         else:
             g_sa = pick(heads(g, features(g, obs, task)), action)
             next_g = heads(g, features(g, next_obs, task))
@@ -168,7 +167,7 @@ def cache(method: str, frozen: Any, data: Params) -> Params:
     if method == "uvu":
         return {
             "g_sa": pick(heads(frozen, features(frozen, obs, task)), action),
-            "next_g_features": features(frozen, next_obs, task),
+            "next_g": heads(frozen, features(frozen, next_obs, task)),
         }
     at = [pick(heads(p, features(p, obs, task)), action) for p in frozen.values()]
     every = [heads(p, features(p, next_obs, task)) for p in frozen.values()]

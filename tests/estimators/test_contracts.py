@@ -31,6 +31,7 @@ from catalogue import (
 )
 from uvax.estimators import METHODS as REGISTRY
 from uvax.estimators import Estimator, TrainState
+from uvax.training.loop import CACHES
 
 KEY = jax.random.key(0)
 BATCH = random_batch(jax.random.key(1), tasks=0)
@@ -229,11 +230,13 @@ def test_no_target_network_bootstraps_by_stop_gradient(name):
         )
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if callable(getattr(small(name), "cache", None))])
-def test_update_with_cache_equals_without(name):
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in METHODS for kind in CACHES if hasattr(small(name), kind)]
+)
+def test_update_with_cache_equals_without(name, kind):
     """The cache is computed once for a dataset; batches get the rows of theirs."""
     estimator, state, rows = small(name), initial(name), np.random.default_rng(0).integers(0, ROWS, ROWS)
-    cache = estimator.cache(state, BATCH.obs, BATCH.task, BATCH.action, BATCH.next_obs)
+    cache = getattr(estimator, kind)(state, BATCH.obs, BATCH.task, BATCH.action, BATCH.next_obs)
     assert jax.tree.leaves(cache)
     batch = take(BATCH, rows)
     with_cache = batch._replace(cache=take(cache, rows))

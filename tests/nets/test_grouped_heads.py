@@ -13,6 +13,7 @@ from uvax.data.transition import Spec, Transition
 from uvax.estimators import RND, UVU, Policy
 from uvax.nets import Conditioned, grouped, networks
 from uvax.nets.grouped import linear_at
+from uvax.training.loop import CACHES
 
 SPEC = Spec(jax.ShapeDtypeStruct((5,), jnp.float32), 3, 4)
 
@@ -101,10 +102,11 @@ def uniform(obs, task):
     ],
     ids=["uvu", "rnd-p", "rnd-p-policy", "rnd"],
 )
-def test_training_equals_the_plain_version(estimator, monkeypatch):
+@pytest.mark.parametrize("kind", CACHES)
+def test_training_equals_the_plain_version(estimator, kind, monkeypatch):
     """Seven steps across two target updates: grouped heads and cached ones against all heads in every step."""
 
-    cache = jax.jit(estimator.cache)
+    cache = jax.jit(getattr(estimator, kind))
 
     def train(cached):
         update = jax.jit(estimator.update)

@@ -76,8 +76,10 @@ def test_the_batch_has_the_promised_dtypes_and_the_data_stay_compact(data, linea
     assert batch.action == ("int32", (8,))
     assert batch.reward == batch.discount == ("float32", (8,))
     stored = loop.Trainer(linear(), data, [0], stacked=False)._data
-    assert (stored.obs.dtype, stored.task.dtype, stored.action.dtype) == (jnp.int8, jnp.int8, jnp.int8)
-    np.testing.assert_array_equal(stored.discount, data.batch(0.9).discount)
+    rows = stored.slice(0, len(data))
+    assert (rows.obs.dtype, rows.task.dtype, rows.action.dtype) == (jnp.int8, jnp.int8, jnp.int8)
+    assert stored.words.nbytes == len(data) * 4 * (1 + 1 + 1 + 1 + 1 + 1)  # 4 + 2 + 1 + 4 + 4 + 4 bytes in whole words
+    np.testing.assert_array_equal(rows.discount, data.batch(0.9).discount)
 
 
 @pytest.mark.slow
@@ -155,6 +157,18 @@ def test_the_cache_holds_the_right_rows_and_respects_its_limit(data, linear, mon
         assert fit(estimator, data, 20, progress=False, cache_bytes=size - 1).log[-1]["loss"] == 3.0
         assert fit(estimator, data, 20, progress=False, seeds=2, cache_bytes=2 * size)[1].log[-1]["loss"] == 0.0
         assert fit(estimator, data, 20, progress=False, seeds=2, cache_bytes=size)[1].log[-1]["loss"] == 3.0
+
+    # Where the large one does not fit, the small one is taken, and where neither does, none.
+    @dataclass(frozen=True)
+    class TwoCaches(Caching):
+        def cache(self, state, obs, task, action, next_obs):
+            return {"sum": super().cache(state, obs, task, action, next_obs)["sum"] + 1.0, "more": task[:, 0]}
+
+        def compact_cache(self, state, obs, task, action, next_obs):
+            return super().cache(state, obs, task, action, next_obs)
+
+    for bytes_, loss in ((2 * size, 1.0), (2 * size - 1, 0.0), (size, 0.0), (size - 1, 3.0)):
+        assert fit(TwoCaches(), data, 20, progress=False, cache_bytes=bytes_).log[-1]["loss"] == loss
     # 18 batches of 8 are fewer than 150 rows: filling the cache would cost more.
     assert fit(Caching(), data, 18, progress=False).log[-1]["loss"] == 3.0
 

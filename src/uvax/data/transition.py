@@ -12,7 +12,7 @@ class Transition(NamedTuple):
     `discount` is gamma * (1 - terminated): the synthetic reward and the bootstrap both use this array, and
     no code below the trainer ever sees `done`. Reaching a time limit is not termination. Without tasks Z = 0.
 
-    `cache` holds values per transition that never change during training, such as the features of a frozen
+    `cache` holds values per transition that never change during training, such as the outputs of a frozen
     network (see `estimators.base.Estimator`); None when there are none.
     """
 

@@ -15,9 +15,10 @@ structure, shapes and dtypes `update` preserves. The randomness of a step is in 
 
 `uncertainty` is a **variance**, in value units squared and non-negative, wherever the method has one to give.
 
-One thing is optional: `cache(state, obs, task, action, next_obs)` returns a pytree of values per transition that
-training never changes (features of a frozen network), or None; a trainer with the memory for it computes them once
-per dataset and hands the batch's rows back in `batch.cache`. `update` must give the same result without it.
+Optional is `cache(state, obs, task, action, next_obs)`: a pytree of values per transition that training never changes
+(outputs of a frozen network), or None. A trainer with the memory for it computes them once per dataset and hands the
+batch's rows back in `batch.cache`; where it does not fit, it tries `compact_cache`, which may keep less. `update` must
+give the same result with either and without.
 """
 
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable

@@ -9,9 +9,10 @@ from jaxtyping import Array, Float, PyTree
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import Policy, next_weights
+from uvax.estimators.cached import Features, Outputs
 from uvax.estimators.checks import require_flag, require_positive, require_whole
 from uvax.estimators.learning import Hyperparameters, half_square, td_target
-from uvax.nets import select
+from uvax.nets import select, sum_last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +57,13 @@ class RND(Hyperparameters):
             state = state._replace(target={name: state.target[name] for name in ("q", "intrinsic")})
         return state
 
-    def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> PyTree:
-        """g's outputs [N, M] at (s, a), and with the prior its features at s'."""
+    def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> Outputs:
         g = state.frozen["g"]
-        return g.at(obs, task, action), g.features(next_obs, task) if self.prior else None
+        return Outputs(g.at(obs, task, action), g(next_obs, task) if self.prior else None)
+
+    def compact_cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> Features:
+        g = state.frozen["g"]
+        return Features(g.at(obs, task, action), g.features(next_obs, task) if self.prior else None)
 
     def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
         online, target = state.params, state.params if state.target is None else state.target
@@ -73,14 +77,14 @@ class RND(Hyperparameters):
         )
         y = td_target(batch.reward[:, None], batch.discount, select(weights, next_q))
 
-        g, next_g_features = batch.cache or self.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
+        known = batch.cache or self.compact_cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
         next_intrinsic = select(weights, target["intrinsic"](batch.next_obs, batch.task))
         if self.prior:
-            next_intrinsic = next_intrinsic + self._next_error(state, weights, next_g_features, batch)
+            next_intrinsic = next_intrinsic + self._next_error(state, weights, known, batch)
 
         def loss(params):
             q_sa = params["q"].at(batch.obs, batch.task, batch.action)
-            distillation = params["u"].at(batch.obs, batch.task, batch.action) - g
+            distillation = params["u"].at(batch.obs, batch.task, batch.action) - known.taken
             # The reward of Q_intr; taken here because u(s, a) is needed for its own loss anyway.
             error = jax.lax.stop_gradient(self._scaled_error(distillation))
             y_intrinsic = td_target(error, batch.discount, next_intrinsic)
@@ -111,15 +115,15 @@ class RND(Hyperparameters):
         return 0.5 * jnp.mean(difference * difference, axis=-1)
 
     def _next_error(
-        self, state: TrainState, weights: Float[Array, "B A 1"], g_features: Array, batch: Transition
+        self, state: TrainState, weights: Float[Array, "B A 1"], known: Outputs | Features, batch: Transition
     ) -> Float[Array, "B 1"]:
         """sum_a w_a e(s', a, z), scaled. Where w is the one-hot of a single a', only the heads of a' are computed."""
         u, g = state.params["u"], state.frozen["g"]
         u_features = u.features(batch.next_obs, batch.task)
         if isinstance(self.bootstrap, Policy):
-            return select(weights, self._scaled_error(u.heads(u_features) - g.heads(g_features)))
+            return select(weights, self._scaled_error(u.heads(u_features) - known.next_outputs(g)))
         action = jnp.argmax(weights[..., 0], axis=-1)
-        return self._scaled_error(u.heads_chosen(u_features, action) - g.heads_chosen(g_features, action))
+        return self._scaled_error(u.heads_chosen(u_features, action) - known.next_chosen(g, action))
 
     def _scaled_error(self, difference: Float[Array, "*batch M"]) -> Float[Array, "*batch 1"]:
-        return self.intrinsic_scale * 0.5 * jnp.mean(difference * difference, axis=-1, keepdims=True)
+        return self.intrinsic_scale * 0.5 / difference.shape[-1] * sum_last(difference * difference)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PyTree
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import Greedy, greedy, next_weights
+from uvax.estimators.cached import Features, Outputs
 from uvax.estimators.checks import require_flag, require_nonnegative, require_positive, require_whole
 from uvax.estimators.learning import Hyperparameters, half_square, td_target
 from uvax.nets import select
@@ -57,17 +58,19 @@ class UVU(Hyperparameters):
         }
         return self.init_state(params, {"g": self.build_network(spec, self.heads, key=key_g)}, self._optimiser())
 
-    def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> PyTree:
-        """g's outputs [N, M] at (s, a); its features at s', which are fewer than its outputs there."""
+    def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> Outputs:
         g = state.frozen["g"]
-        return g.at(obs, task, action), g.features(next_obs, task)
+        return Outputs(g.at(obs, task, action), g(next_obs, task))
+
+    def compact_cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> Features:
+        g = state.frozen["g"]
+        return Features(g.at(obs, task, action), g.features(next_obs, task))
 
     def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
         online, target = state.params, state.params if state.target is None else state.target
         g, scale = state.frozen["g"], self.prior_scale
-        g_sa, next_g_features = batch.cache or self.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
-        g_sa = scale * g_sa
-        next_g = scale * g.heads(next_g_features)
+        known = batch.cache or self.compact_cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
+        g_sa, next_g = scale * known.taken, scale * known.next_outputs(g)
         next_u = scale * target["u"](batch.next_obs, batch.task)
         next_q = target["q"](batch.next_obs, batch.task)
 

@@ -92,10 +92,40 @@ def _product_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple
 product.defvjp(_product_forward, _product_backward)
 
 
+@jax.custom_vjp
 def unit_norm(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
-    """x / ||x||_2 over the last axis; a zero vector (of an all-zero task, say) stays zero, with gradient zero."""
+    """x / ||x||_2 over the last axis; a zero vector (of an all-zero task, say) stays zero, with gradient zero.
+
+    Reverse mode only. The gradient is written out because the one derived from the formula takes twice the passes.
+    """
+    return x * _inverse_norm(x)
+
+
+def _inverse_norm(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
     square = jnp.sum(x * x, axis=-1, keepdims=True)
-    # Below a norm of 1e-12 the gradient of rsqrt overflows; it must not see such numbers even where they go unused,
-    # because zero times infinity is NaN.
-    usable = square > 1e-24
-    return x * jnp.where(usable, jax.lax.rsqrt(jnp.where(usable, square, 1.0)), 0.0)
+    # Vectors shorter than 1e-12 count as zero: their inverse norm would overflow in the gradient.
+    return jnp.where(square > 1e-24, jax.lax.rsqrt(square), 0.0)
+
+
+def _unit_norm_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
+    inverse = _inverse_norm(x)
+    y = x * inverse
+    return y, (y, inverse)
+
+
+def _unit_norm_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    y, inverse = residuals
+    along = sum_last(cotangent * y)
+    return (inverse * (cotangent - along * y),)
+
+
+unit_norm.defvjp(_unit_norm_forward, _unit_norm_backward)
+
+
+def sum_last(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
+    """The sum over the last axis. XLA's CPU backend takes a fifth of the time for it as a product with ones."""
+    return jax.lax.platform_dependent(
+        x,
+        cpu=lambda x: x @ jnp.ones((x.shape[-1], 1), x.dtype),
+        default=lambda x: jnp.sum(x, axis=-1, keepdims=True),
+    )

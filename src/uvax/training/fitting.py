@@ -89,7 +89,8 @@ def fit(
     lost one says so, as does a warning, and only when all are lost is it raised. Ctrl-C ends the chunk, saves, and
     raises `TrainingInterrupted`; a second one stops at once.
 
-    `cache_bytes` bounds the memory for `estimator.cache`, which is used where it saves more than it costs.
+    `cache_bytes` bounds the memory for what is computed once and kept for every transition (`estimator.cache`, else
+    `estimator.compact_cache`), which is used where it saves more than it costs.
     `devices` divides every batch among several devices.
     """
     _check_arguments(locals())
@@ -99,11 +100,11 @@ def fit(
     all_seeds = [seed] if seeds is None else list(range(seed, seed + seeds))
     schedule = make_schedule(steps, evaluations if evaluate else 0, log_every)
     trainer = Trainer(estimator, dataset, all_seeds, stacked=seeds is not None, devices=devices)
-    cached = trainer.worth_caching(steps, cache_bytes)
+    cache = trainer.choose_cache(steps, cache_bytes)
     with contextlib.ExitStack() as stack:
         folder = None
         if out is not None:
-            config = _config(estimator, dataset, schedule, seed, seeds, score if evaluate else None, cached)
+            config = _config(estimator, dataset, schedule, seed, seeds, score if evaluate else None, cache)
             folder = trainer.processes.on_first(lambda: RunFolder(out, config, resume=resume, overwrite=overwrite))
         if folder is not None:
             stack.callback(folder.close)
@@ -117,7 +118,7 @@ def fit(
         stack.callback(log.close)
         shown = make_progress(progress and trainer.processes.first, type(estimator).__name__, run.step, steps)
         stack.callback(shown.close)
-        fits = run.to_the_end(log, shown, cached=cached, checkpoint_seconds=checkpoint_seconds)
+        fits = run.to_the_end(log, shown, cache=cache, checkpoint_seconds=checkpoint_seconds)
     return fits if seeds is not None else fits[0]
 
 
@@ -128,7 +129,7 @@ def _config(
     seed: int,
     seeds: int | None,
     score: str | None,
-    cached: bool,
+    cache: str | None,
 ) -> dict[str, Any]:
     return {
         "estimator": describe(estimator),
@@ -139,7 +140,7 @@ def _config(
         "log_every": schedule.chunk,
         "evaluations": len(schedule.evaluations),
         "score": score,
-        "cached": cached,  # equal to rounding only, so a resumed run must do the same
+        "cache": cache,  # equal to rounding only, so a resumed run must do the same
         "versions": {
             "uvax": uvax.__version__,
             "python": platform.python_version(),

@@ -7,7 +7,7 @@ parameters included, are arguments of the compiled chunk.
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +20,17 @@ from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
 from uvax.training.contract import Static, check_update, state_shape
+from uvax.training.packed import Layout, Packed
 from uvax.training.processes import Processes
 
 # Rows per block while the cache is filled: activations stay small, the matrix products stay large.
 _CACHE_BLOCK = 4_096
+
+# Up to so many rows of a chunk are drawn before its first step; they are kept meanwhile, 4 bytes each.
+_DRAWN_AHEAD = 2**24
+
+# What an estimator may have (`estimators.base`), the one that saves more first.
+CACHES = ("cache", "compact_cache")
 
 
 class Chunk(NamedTuple):
@@ -61,8 +68,8 @@ class Trainer:
         self._program = _Program(Static(estimator), self.spec, stacked, _mesh(devices, estimator.batch_size, self.rows))
         self._seed_keys = [_Keys(*jax.random.split(jax.random.key(seed), 3)) for seed in self.seeds]
         keys = _stack(self._seed_keys) if stacked else self._seed_keys[0]
-        self._data, self._keys = self._program.replicate((_compact(dataset, estimator.gamma), keys))
-        self._cache: PyTree = None
+        self._data, self._keys = self._program.replicate((Packed.from_host(_columns(dataset, estimator.gamma)), keys))
+        self._cache: Packed | None = None
 
     def init(self) -> PyTree:
         """The state before the first step, checked against the contract of `estimators.base`."""
@@ -75,28 +82,24 @@ class Trainer:
         """A state that was read from a file, on the devices of this trainer."""
         return self._program.replicate(state)
 
-    def worth_caching(self, steps: int, limit: float) -> bool:
-        """Whether the method has something to cache, it fits `limit` bytes, and it costs less than it saves.
+    def choose_cache(self, steps: float = math.inf, limit: float = math.inf) -> str | None:
+        """The first of the method's caches that fits `limit` bytes, if it costs less than it saves.
 
         Filling it evaluates every row once; without it, `steps` steps evaluate the rows of their batches.
         """
         batch_size = self.estimator.batch_size
         saved = steps * (self.rows if batch_size is None else batch_size)
-        return saved > self.rows and 0 < self._cache_bytes() <= limit
+        fits = (name for name in CACHES if 0 < self._cache_bytes(name) <= limit)
+        return next(fits, None) if saved > self.rows else None
 
-    def fill_cache(self, state: PyTree, limit: float = math.inf) -> None:
-        """Compute what training never changes once for all transitions, if there is such a thing and it fits."""
-        if 0 < self._cache_bytes() <= limit:
-            self._cache = _cache(self._program, state, self._data)
+    def fill_cache(self, state: PyTree, name: str) -> None:
+        """Compute what training never changes once for all transitions; `name` is one that `choose_cache` gave."""
+        self._cache = _cache(self._program, name, state, self._data)
 
-    @property
-    def cached(self) -> bool:
-        return self._cache is not None
-
-    def _cache_bytes(self) -> int:
-        if not callable(getattr(self.estimator, "cache", None)):
+    def _cache_bytes(self, name: str) -> int:
+        if not callable(getattr(self.estimator, name, None)):
             return 0
-        one = functools.partial(_cache, dataclasses.replace(self._program, stacked=False))
+        one = functools.partial(_cache, dataclasses.replace(self._program, stacked=False), name)
         shape = jax.eval_shape(one, state_shape(self.estimator, self.spec), self._data)
         return len(self.seeds) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shape))
 
@@ -192,25 +195,36 @@ def _run(
     state: PyTree,
     keys: _Keys,
     first: Int[Array, ""],
-    data: Transition,
-    cache: PyTree,
+    data: Packed,
+    cache: Packed | None,
 ) -> Chunk:
     estimator = program.estimator
-    every_row = estimator.batch_size is None
 
-    def chunk(state: PyTree, keys: _Keys, data: Transition, cache: PyTree) -> Chunk:
-        data = data._replace(cache=cache)
-        whole = program.divide(_converted(data)) if every_row else None
+    def chunk(state: PyTree, keys: _Keys, data: Packed, cache: Packed | None) -> Chunk:
+        def batch_of(rows: Callable[[Packed], PyTree]) -> Transition:
+            return program.divide(_converted(rows(data), None if cache is None else rows(cache)))
 
-        def step(state: PyTree, i: Int[Array, ""]) -> tuple[PyTree, dict[str, Array]]:
+        size = estimator.batch_size
+        whole = batch_of(lambda table: table.slice(0, len(table))) if size is None else None
+
+        def draw(i: Int[Array, ""]) -> Int[Array, " B"]:
+            """The rows of a step: uniformly and with replacement."""
+            return jax.random.randint(jax.random.fold_in(keys.rows, i), (size,), 0, len(data))
+
+        def step(state: PyTree, at: tuple[Array, Array | None]) -> tuple[PyTree, dict[str, Array]]:
+            i, rows = at
             if whole is None:
-                batch = program.divide(_sample(data, estimator.batch_size, key=jax.random.fold_in(keys.rows, i)))
+                rows = draw(i) if rows is None else rows
+                batch = batch_of(lambda table: table.take(rows))
             else:
                 batch = whole
             state, metrics = estimator.update(state, batch, key=jax.random.fold_in(keys.update, i))
             return state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
 
-        state, metrics = jax.lax.scan(step, state, first + jnp.arange(length, dtype=jnp.int32))
+        steps = first + jnp.arange(length, dtype=jnp.int32)
+        # For all steps at once: for one batch, random bits are a hundred operations on few numbers.
+        ahead = size is not None and length * size <= _DRAWN_AHEAD
+        state, metrics = jax.lax.scan(step, state, (steps, jax.vmap(draw)(steps) if ahead else None))
         means = {name: jnp.mean(values) for name, values in metrics.items()}
         return Chunk(state, means, metrics["loss"], _count_nonfinite(state))
 
@@ -218,32 +232,27 @@ def _run(
     return program.replicated(results)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _cache(program: _Program, state: PyTree, data: Transition) -> PyTree:
-    """`estimator.cache` over all transitions, block by block into one buffer; the last block may overlap another."""
-    rows = data.action.shape[0]
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _cache(program: _Program, name: str, state: PyTree, data: Packed) -> Packed:
+    """One of the `CACHES` over all transitions, block by block into one buffer; the last block may overlap another."""
+    rows = len(data)
     block = min(_CACHE_BLOCK, rows)
 
     def part(state: PyTree, first: Int[Array, ""]) -> PyTree:
-        def cut(x: Array) -> Array:
-            return jax.lax.dynamic_slice_in_dim(x, first, block)
+        batch = _converted(data.slice(first, block))
+        return getattr(program.estimator, name)(state, batch.obs, batch.task, batch.action, batch.next_obs)
 
-        batch = _converted(jax.tree.map(cut, data))
-        return program.estimator.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
+    def fill(state: PyTree) -> Packed:
+        layout = Layout.of(jax.eval_shape(part, state, jnp.int32(0)))
 
-    def fill(state: PyTree) -> PyTree:
-        shape = jax.eval_shape(part, state, jnp.int32(0))
-
-        def body(i: Int[Array, ""], filled: PyTree) -> PyTree:
+        def body(i: Int[Array, ""], words: Array) -> Array:
             first = jnp.minimum(i * block, rows - block)
+            return jax.lax.dynamic_update_slice_in_dim(words, layout.pack(part(state, first)), first, 0)
 
-            def put(whole: Array, piece: Array) -> Array:
-                return jax.lax.dynamic_update_slice_in_dim(whole, piece, first, 0)
-
-            return jax.tree.map(put, filled, part(state, first))
-
-        empty = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), shape)
-        return jax.lax.fori_loop(0, -(-rows // block), body, empty)
+        words = jnp.zeros((rows, layout.words), jnp.uint32)
+        if layout.words:  # else there is nothing to keep
+            words = jax.lax.fori_loop(0, -(-rows // block), body, words)
+        return Packed(words, layout)
 
     return program.over_seeds(fill, 0)(state)
 
@@ -268,24 +277,18 @@ def _count_nonfinite(state: PyTree) -> Int[Array, ""]:
     return sum((jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32) for leaf in leaves), jnp.int32(0))
 
 
-def _sample(data: Transition, size: int, *, key: Array) -> Transition:
-    """`size` transitions, uniformly and with replacement."""
-    rows = jax.random.randint(key, (size,), 0, data.action.shape[0])
-    return _converted(jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), data))
-
-
-def _converted(rows: Transition) -> Transition:
+def _converted(rows: Transition, cache: PyTree = None) -> Transition:
     """The dtypes that `update` is promised; observations stay as they are, networks convert them."""
-    return rows._replace(task=rows.task.astype(jnp.float32), action=rows.action.astype(jnp.int32))
+    return rows._replace(task=rows.task.astype(jnp.float32), action=rows.action.astype(jnp.int32), cache=cache)
 
 
-def _compact(dataset: Dataset, gamma: float) -> Transition:
-    """The transitions on the device, in the dtypes they came in, with discount = gamma * (1 - terminated)."""
+def _columns(dataset: Dataset, gamma: float) -> Transition:
+    """The transitions in the dtypes they came in, with discount = gamma * (1 - terminated)."""
     discount = np.where(dataset.terminated, np.float32(0), np.float32(gamma))
     if dataset.discount is not None:
         discount = discount * dataset.discount
-    columns = (dataset.obs, dataset.task, dataset.action, dataset.reward, discount, dataset.next_obs)
-    return Transition(*(jnp.asarray(column) for column in columns))
+    columns: Any = (dataset.obs, dataset.task, dataset.action, dataset.reward, discount, dataset.next_obs)
+    return Transition(*columns)
 
 
 def _mesh(devices: Sequence[jax.Device] | None, batch_size: int | None, rows: int) -> jax.sharding.Mesh | None:

@@ -67,10 +67,10 @@ class Run:
         else:
             self.state = self.trainer.place(self.state)
 
-    def to_the_end(self, log: Log, progress: Progress, *, cached: bool, checkpoint_seconds: float) -> list[Fit]:
+    def to_the_end(self, log: Log, progress: Progress, *, cache: str | None, checkpoint_seconds: float) -> list[Fit]:
         """Run the chunks that are left and return the fits, or raise what stopped the run."""
-        if cached and self.step < self.schedule.steps:
-            self.trainer.fill_cache(self.state)
+        if cache is not None and self.step < self.schedule.steps:
+            self.trainer.fill_cache(self.state, cache)
         with _interruptible(progress) as interrupted:
             for first, length in self.schedule.chunks(self.step):
                 if all(self.lost):
