@@ -4,7 +4,8 @@
 
 `training.py` calls it with a Python that has PyTorch. `plain` computes the heads of all actions, every frozen network
 in every step and runs eagerly. `best` is given the outputs of g (of the priors) at (s, a) and s', as ours is, computes
-the heads of the taken action by rows in order of their actions, and is the faster of eager and `torch.compile`. `--check` compares the losses of both with those of uvax for the same parameters and batch.
+the heads of the taken action by rows in order of their actions, and is the faster of eager and `torch.compile`.
+`--check` compares the losses of both with those of uvax for the same parameters and batch.
 Prints one line of JSON: seconds per step.
 """
 

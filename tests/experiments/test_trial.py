@@ -114,6 +114,17 @@ def test_the_paper_preset_is_the_papers():
     assert preset_training("paper") == Training(steps=100_000)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_only_the_cpu_preset_treats_larger_boards_differently(preset):
+    """Doors move on boards beyond size 5; the paper's numbers are the same for all sizes."""
+    small, large = (preset_hyperparameters(preset, "uvu", size) for size in (5, 10))
+    assert small == preset_hyperparameters(preset, "uvu")
+    assert (small != large) == (preset == "cpu")
+    assert (preset_training(preset, 5) != preset_training(preset, 10)) == (preset == "cpu")
+    assert trial_config("uvu", 10, "0", preset=preset)["hyperparameters"] == large
+    assert trial_config("uvu", 10, "0", preset=preset)["steps"] == preset_training(preset, 10).steps
+
+
 def test_names_of_trials_do_not_change():
     """Rows are found again by these ids; a change here would orphan every row that was ever stored."""
     assert trial_id("table1", {"kind": "task_rejection", "size": 5, "width": 128.0}, 3) == "a0d71cbc2ab4"

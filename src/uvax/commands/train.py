@@ -1,7 +1,7 @@
 """`uvax train`: one method on one dataset, with evaluations on the way."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from uvax.commands.options import merge, parse, read_toml, to_toml, with_settings
 from uvax.commands.runs import environment
 from uvax.data import load
+from uvax.envs import GoToDoor
 from uvax.errors import InvalidInput
 from uvax.estimators import METHODS, config, from_config
 from uvax.evaluation import evaluate
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         if not getattr(options, name):
             raise InvalidInput(f"--{name} is missing (uvax train --help lists the options)")
     data = load(options.data)
-    training = preset_training(options.preset)
+    training = preset_training(options.preset, _board_size(data.header))
     evaluations = training.evaluations if options.evaluations is None else options.evaluations
     episodes = options.evaluation_episodes or training.evaluation_episodes
     hook = None
@@ -101,14 +102,15 @@ def main(argv: Sequence[str]) -> int:
 
 def read(argv: Sequence[str]) -> tuple[Options, Any]:
     """Options and estimator: the command line over the TOML file over the preset."""
-    first = Options(**_peek(argv, "method", "preset", "config"))
+    first = Options(**_peek(argv, "method", "preset", "config", "data"))
     values = read_toml(first.config) if first.config else {}
     plain = {f.name for f in dataclasses.fields(Options)}
     first = merge(first, {k: v for k, v in values.items() if k in plain}, str(first.config))
-    first = dataclasses.replace(first, **_peek(argv, "method", "preset", "config"))
+    first = dataclasses.replace(first, **_peek(argv, "method", "preset", "config", "data"))
+    size = _board_size(load(first.data, verify=False).header) if first.data else None
     if first.method not in METHODS:
         preset_hyperparameters(first.preset, first.method)  # says so, with the close ones
-    estimator = from_config(preset_hyperparameters(first.preset, first.method))
+    estimator = from_config(preset_hyperparameters(first.preset, first.method, size))
     estimator = merge(estimator, {k: v for k, v in values.items() if k not in plain}, str(first.config))
     every = with_settings(Options, estimator)
     names = {f.name for f in dataclasses.fields(every)}
@@ -118,6 +120,12 @@ def read(argv: Sequence[str]) -> tuple[Options, Any]:
     chosen = {f.name: getattr(given, f.name) for f in dataclasses.fields(estimator) if hasattr(given, f.name)}
     options = Options(**{name: getattr(given, name) for name in plain})
     return options, dataclasses.replace(estimator, **chosen)
+
+
+def _board_size(header: Mapping[str, Any]) -> int | None:
+    """The size of GoToDoor's board, which presets go by."""
+    described = header.get("environment") or {}
+    return described.get("size") if described.get("name") == GoToDoor.name else None
 
 
 def _peek(argv: Sequence[str], *names: str) -> dict[str, Any]:

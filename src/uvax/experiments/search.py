@@ -47,12 +47,12 @@ def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
     }
 
 
-def settings(method: str, preset: str) -> list[dict[str, float]]:
+def settings(method: str, preset: str, size: int) -> list[dict[str, float]]:
     """Changes to the preset, each a setting to try: the whole grid for `paper`, one axis at a time otherwise."""
     along = axes(method, preset)
     if preset == "paper":
         return [dict(zip(along, values, strict=True)) for values in itertools.product(*along.values())]
-    usual = preset_hyperparameters(preset, method)
+    usual = preset_hyperparameters(preset, method, size)
     found: list[dict[str, float]] = [{}]
     for name, values in along.items():
         found += [{name: value} for value in values if value != usual[name]]
@@ -72,7 +72,7 @@ def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> li
     for size, method in itertools.product(scope.sizes, scope.methods):
         configs = [
             trial_config(method, size, datasets[size], preset=scope.preset, hyperparameters=setting)
-            for setting in settings(method, scope.preset)
+            for setting in settings(method, scope.preset, size)
         ]
         beginning = [Trial(NAME, config, 0) for config in configs]
         first += beginning
@@ -200,7 +200,7 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
 
 
 def notes(scope: Scope) -> list[str]:
-    count = sum(len(settings(method, scope.preset)) for method in scope.methods)
+    count = sum(len(settings(method, scope.preset, scope.sizes[0])) for method in scope.methods)
     how = "the whole grid" if scope.preset == "paper" else "one axis at a time around the preset, a reduced search"
     return [
         f"{count} settings ({how}); after the first seed, only those within {HOPELESS:.0%} of a method's best go on, "

@@ -59,9 +59,9 @@ def trial_config(
         "method": method,
         "size": int(size),
         "reject": reject,
-        "hyperparameters": preset_hyperparameters(preset, method, **(hyperparameters or {})),
+        "hyperparameters": preset_hyperparameters(preset, method, int(size), **(hyperparameters or {})),
         "dataset": dataset,
-        **dataclasses.asdict(training or preset_training(preset)),
+        **dataclasses.asdict(training or preset_training(preset, int(size))),
     }
 
 
