@@ -138,14 +138,20 @@ def changed(row: Row) -> dict[str, Any]:
 
 
 def describe_scale(rows: Iterable[Row]) -> str:
-    """How large the trials are, in a line: 'width 128, heads 64, batch 256, 20,000 steps'."""
+    """How large the trials are, in a line: 'width 128, heads 64, batch 256, learning rate 0.0003, 20,000 steps'."""
     configs = [row["config"] for row in rows]
     parts = []
-    for name, word in (("width", "width"), ("heads", "heads"), ("batch_size", "batch"), ("steps", "")):
-        values = sorted({v for config in configs if isinstance(v := config_value(config, name), int)})
-        if values:
-            numbers = " and ".join(f"{v:,}" for v in values)
-            parts.append(f"{word} {numbers}" if word else f"{numbers} steps")
+    for name, words in (
+        ("width", "width {}"),
+        ("heads", "heads {}"),
+        ("batch_size", "batch {}"),
+        ("learning_rate", "learning rate {}"),
+        ("steps", "{} steps"),
+    ):
+        values = sorted({v for config in configs if isinstance(v := config_value(config, name), int | float)})
+        texts = [f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in values]
+        if texts:
+            parts.append(words.format(" and ".join(texts) if len(texts) < 3 else f"{texts[0]} to {texts[-1]}"))
     return ", ".join(parts)
 
 

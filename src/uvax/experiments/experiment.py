@@ -14,13 +14,13 @@ Row = dict[str, Any]
 
 # name -> module and what it reproduces; a module has `EXPERIMENT` and `section(rows)`
 MODULES = {
-    "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
     "table1": ("uvax.experiments.table1", "Table 1: task rejection, seven methods, sizes 5 to 10"),
     "width": ("uvax.experiments.width", "Figure 'gotodoor' (a): return against network width"),
     "runtime": ("uvax.experiments.runtime", "Figure 'gotodoor' (b): time of ensembles and of UVU"),
     "search": ("uvax.experiments.search", "Table 'hpsearchspace': the search for hyperparameters"),
     "ablation": ("uvax.experiments.ablation", "heads and members, bootstrapping, normalisation, rejections"),
     "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
+    "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
     "verify": ("uvax.experiments.theory_verify", "Theorem 1 and its corollaries on networks of growing width"),
 }
 

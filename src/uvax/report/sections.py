@@ -52,7 +52,7 @@ def usable(rows: Iterable[Row]) -> tuple[list[Row], list[str]]:
 
 
 def make_sections(rows: Sequence[Row]) -> tuple[list[Section], list[str]]:
-    """A section for every experiment that has rows, in the order of the paper; then those of your own.
+    """A section for every experiment that has rows, Table 1 first; then those of your own.
 
     Rows of an experiment that uvax does not know are shown too if they are task-rejection trials.
     """
