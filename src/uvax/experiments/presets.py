@@ -51,7 +51,7 @@ PRESETS: dict[str, Preset] = {
         training=Training(steps=20_000),
         shared={"width": 128, "heads": 64, "batch_size": 256},
         # With the rates of size 5 and 20,000 steps, no method returns more than 0.3 of 7.5 on size 10.
-        larger={"learning_rate": 2e-3, "uvu_learning_rate": 1e-3, "target_period": 128},
+        larger={"learning_rate": 2e-3, "target_period": 128},
         steps_per_size=3_000,
     ),
     # The paper's: width 512, 512 heads, batch 512, learning rate 3e-4, which are the estimators' defaults.

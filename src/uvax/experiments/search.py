@@ -47,7 +47,7 @@ def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
     }
 
 
-def settings(method: str, preset: str, size: int) -> list[dict[str, float]]:
+def settings(method: str, preset: str, size: int | None = None) -> list[dict[str, float]]:
     """Changes to the preset, each a setting to try: the whole grid for `paper`, one axis at a time otherwise."""
     along = axes(method, preset)
     if preset == "paper":
