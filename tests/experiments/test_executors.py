@@ -78,9 +78,10 @@ def test_stopping_ends_the_workers_and_keeps_their_work(tmp_path):
 
 @pytest.mark.slow
 def test_workers_end_when_the_runner_is_killed(tmp_path):
-    """No orphan goes on computing after a SIGKILL of the runner."""
+    """No orphan goes on computing after a SIGKILL of the runner, even of one that a script had started with &."""
     script = f"""
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path.insert(0, {HERE!r})
 from pathlib import Path
 from test_executors import job, LocalExecutor

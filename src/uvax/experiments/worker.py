@@ -29,6 +29,8 @@ def main(folder: str) -> int:
     job = Job.from_json(described["job"])
     if job.nice:
         os.nice(job.nice)
+    # A shell that starts the runner with & has it, and so its workers, ignore SIGINT; here it means: save and end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _end_with_parent(described["parent"])
     try:
         row = perform(job, _reporter(Path(folder) / "progress.json"))
