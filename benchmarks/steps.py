@@ -18,32 +18,9 @@ OBS, TASK, ACTIONS = 35, 6, 4
 METHODS = {"dqn": "dqn", "bdqnp": "bdqnp", "rnd": "dqn-rnd", "rnd-p": "dqn-rnd-p", "uvu": "uvu"}
 
 
-def flop(
-    method: str,
-    *,
-    width: int = 512,
-    heads: int = 512,
-    batch_size: int = 512,
-    members: int = 1,
-    depth: int = 3,
-    cache: str | None = "cache",
-) -> float:
-    """FLOP that one step needs; elementwise work, the optimiser and the gathering of the batch count as overhead.
-
-    A trunk T costs 2 B ((D + Z) W + depth W^2), the heads of one action h = 2 B W M, of all actions A h; gradients
-    twice the forward pass. With `cache="cache"` all outputs of a frozen network are known, with "compact_cache" its
-    outputs at (s, a) and its features at s', with None neither.
-    """
-    shapes = products(
-        method,
-        width=width,
-        heads=heads,
-        batch_size=batch_size,
-        members=members,
-        depth=depth,
-        cache=cache,
-    )
-    return float(sum(2 * m * k * n for m, k, n in shapes))
+def flop(method: str, **sizes: Any) -> float:
+    """FLOP of the matrix products that one step needs; the rest (elementwise, optimiser, batch) counts as overhead."""
+    return float(sum(2 * m * k * n for m, k, n in products(method, **sizes)))
 
 
 def products(
@@ -56,7 +33,11 @@ def products(
     depth: int = 3,
     cache: str | None = "cache",
 ) -> list[tuple[int, int, int]]:
-    """(m, k, n) of every matrix product m x k by k x n of one step."""
+    """(m, k, n) of every matrix product m x k by k x n of one step.
+
+    With `cache="cache"` all outputs of a frozen network are known, with "compact_cache" its outputs at (s, a) and its
+    features at s', with None neither.
+    """
     heads_of_g = 0 if cache == "cache" else 1
     found: list[tuple[int, int, int]] = []
 
