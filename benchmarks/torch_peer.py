@@ -3,10 +3,10 @@
     python benchmarks/torch_peer.py --rounds 5 [--check FILE]
 
 `training.py` calls it with a Python that has PyTorch. `plain` computes the heads of all actions, every frozen network
-in every step and runs eagerly. `best` is given the outputs of g (of the priors) at (s, a) and s', as ours is, computes
-the heads of the taken action by rows in order of their actions, and is the faster of eager and `torch.compile`.
-`--check` compares the losses of both with those of uvax for the same parameters and batch.
-Prints one line of JSON: seconds per step.
+in every step and runs eagerly. `outputs` is given the outputs of g (of the priors) at (s, a) and s', `features` g at
+(s, a) and its features at s', as ours are; both compute the heads of the taken action by rows in order of their
+actions, and are the faster of eager and `torch.compile`. `--check` compares the losses of all with those of uvax for
+the same parameters and batch. Prints one line of JSON: seconds per step, the best of the rounds.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F  # PyTorch's own name for it
 
 D, Z, A = 35, 6, 4
+KEPT = {"uvu": ("", "outputs", "features"), "bdqnp3": ("", "outputs")}  # of the frozen networks, for each method
 Params = dict[str, torch.Tensor]
 
 
@@ -73,7 +74,8 @@ def next_q_and_score(
         return value, heads(p["q"], features(p["q"], batch["next_obs"], batch["task"]))
 
 
-def uvu_loss(p: dict[str, Params], target: dict[str, Params], g: Params, batch: Params, *, best: bool) -> torch.Tensor:
+def uvu_loss(p: dict[str, Params], target: dict[str, Params], g: Params, batch: Params, *, kept: str) -> torch.Tensor:
+    best = bool(kept)
     obs, task, action, next_obs = (batch[name] for name in ("obs", "task", "action", "next_obs"))
     discount = batch["discount"][:, None]
     next_q, scores = next_q_and_score(p, target, batch)
@@ -81,7 +83,8 @@ def uvu_loss(p: dict[str, Params], target: dict[str, Params], g: Params, batch: 
     order = torch.argsort(action) if best else action
     with torch.no_grad():
         if best:
-            g_sa, next_g = batch["g_sa"], batch["next_g"]
+            g_sa = batch["g_sa"]
+            next_g = batch["next_g"] if kept == "outputs" else heads(g, batch["next_g_features"])
         else:
             g_sa = pick(heads(g, features(g, obs, task)), action)
             next_g = heads(g, features(g, next_obs, task))
@@ -98,13 +101,13 @@ def uvu_loss(p: dict[str, Params], target: dict[str, Params], g: Params, batch: 
 
 
 def bdqnp_loss(
-    p: dict[str, Params], target: dict[str, Params], priors: dict[str, Params], batch: Params, *, best: bool
+    p: dict[str, Params], target: dict[str, Params], priors: dict[str, Params], batch: Params, *, kept: str
 ) -> torch.Tensor:
     obs, task, action, next_obs = (batch[name] for name in ("obs", "task", "action", "next_obs"))
     loss = torch.zeros(())
     for k, name in enumerate(p):
         with torch.no_grad():
-            if best:
+            if kept:
                 prior_sa, next_prior = batch["prior_sa"][:, k : k + 1], batch["next_prior"][:, :, k : k + 1]
             else:
                 prior_sa = pick(heads(priors[name], features(priors[name], obs, task)), action)
@@ -121,7 +124,7 @@ def bdqnp_loss(
 class Trainer:
     """A step of one of the losses with Adam, on random batches of a dataset."""
 
-    def __init__(self, method: str, *, best: bool, compiled: bool, width: int, heads_: int, batch: int, rows: int):
+    def __init__(self, method: str, *, kept: str, compiled: bool, width: int, heads_: int, batch: int, rows: int):
         g = torch.Generator().manual_seed(0)
         names = {"q": 1, "u": heads_} if method == "uvu" else {f"q{k}": 1 for k in range(int(method[5:]))}
         self.params = {n: network(width, m, 3, g) for n, m in names.items()}
@@ -133,9 +136,8 @@ class Trainer:
         leaves = [leaf.requires_grad_() for p in self.params.values() for leaf in p.values()]
         self.optimiser = torch.optim.Adam(leaves, lr=3e-4, eps=0.005 / batch, fused=True)
         self.data = dataset(rows, g)
-        if best:
-            self.data |= cache(method, self.frozen, self.data)
-        self.rows, self.batch, self.best = rows, batch, best
+        self.data |= cache(method, self.frozen, self.data, kept)
+        self.rows, self.batch, self.kept = rows, batch, kept
         loss = uvu_loss if method == "uvu" else bdqnp_loss
         self.loss = torch.compile(loss) if compiled else loss
 
@@ -143,7 +145,7 @@ class Trainer:
         chosen = torch.randint(self.rows, (self.batch,))
         batch = {name: column[chosen] for name, column in self.data.items()}
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self.loss(self.params, self.target, self.frozen, batch, best=self.best)
+        loss = self.loss(self.params, self.target, self.frozen, batch, kept=self.kept)
         loss.backward()
         self.optimiser.step()
         return loss.detach()
@@ -162,14 +164,15 @@ def dataset(rows: int, g: torch.Generator) -> Params:
 
 
 @torch.no_grad()
-def cache(method: str, frozen: Any, data: Params) -> Params:
-    """What training never changes, for all rows."""
+def cache(method: str, frozen: Any, data: Params, kept: str) -> Params:
+    """What training never changes, for all rows: all outputs, for UVU also features of g at s' instead, or nothing."""
+    if not kept:
+        return {}
     obs, task, action, next_obs = (data[name] for name in ("obs", "task", "action", "next_obs"))
     if method == "uvu":
-        return {
-            "g_sa": pick(heads(frozen, features(frozen, obs, task)), action),
-            "next_g": heads(frozen, features(frozen, next_obs, task)),
-        }
+        g_sa, following = pick(heads(frozen, features(frozen, obs, task)), action), features(frozen, next_obs, task)
+        there = {"next_g": heads(frozen, following)} if kept == "outputs" else {"next_g_features": following}
+        return {"g_sa": g_sa, **there}
     at = [pick(heads(p, features(p, obs, task)), action) for p in frozen.values()]
     every = [heads(p, features(p, next_obs, task)) for p in frozen.values()]
     return {"prior_sa": torch.cat(at, -1), "next_prior": torch.cat(every, -1)}
@@ -192,17 +195,17 @@ def check(path: str) -> dict[str, float]:
         data["action"] = data["action"].long()
         frozen = frozen["g"] if method == "uvu" else frozen
         loss = uvu_loss if method == "uvu" else bdqnp_loss
-        for best in (False, True):
-            batch = data | (cache(method, frozen, data) if best else {})
-            got = float(loss(tree["params"], tree["target"], frozen, batch, best=best))
-            found[f"{method} {'best' if best else 'plain'}"] = abs(got / float(tree["loss"]) - 1)
+        for kept in KEPT[method]:
+            batch = data | cache(method, frozen, data, kept)
+            got = float(loss(tree["params"], tree["target"], frozen, batch, kept=kept))
+            found[f"{method} {kept or 'plain'}"] = abs(got / float(tree["loss"]) - 1)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=25, help="in a round")
     parser.add_argument("--check", default=None)
     parser.add_argument("--no-compile", action="store_true")
     args = parser.parse_args()
@@ -213,24 +216,27 @@ def main() -> None:
         wrong = {name: error for name, error in result["check"].items() if not error < 1e-4}
         if wrong:
             raise SystemExit(f"PyTorch and uvax differ: {wrong}")
-    for method in ("uvu", "bdqnp3"):
-        kinds = {"plain": (False, False), "best": (True, False)}
-        if not args.no_compile:
-            kinds["compiled"] = (True, True)
-        trainers = {kind: Trainer(method, best=b, compiled=c, **sizes) for kind, (b, c) in kinds.items()}
-        times: dict[str, float] = {}
+    for method in KEPT:
+        ways = [(kept, compiled) for kept in KEPT[method] for compiled in (False, True) if kept or not compiled]
+        ways = [way for way in ways if not (way[1] and args.no_compile)]
+        trainers = {way: Trainer(method, kept=way[0], compiled=way[1], **sizes) for way in ways}
+        times: dict[tuple[str, bool], float] = {}
         for trainer in trainers.values():
             for _ in range(3):
                 trainer.step()
         for _ in range(args.rounds):
-            for kind, trainer in trainers.items():
+            for way, trainer in trainers.items():
                 start = time.perf_counter()
                 for _ in range(args.steps):
                     trainer.step()
-                each = (time.perf_counter() - start) / args.steps
-                times[kind] = min(each, times.get(kind, each))
-        best = min(times[kind] for kind in times if kind != "plain")
-        result[method] = {"plain": times["plain"], "best": best, "each": times}
+                spent = (time.perf_counter() - start) / args.steps
+                times[way] = min(spent, times.get(way, spent))
+        # The best way for what is kept, compiled or not.
+        result[method] = {
+            kept or "plain": min(t for way, t in times.items() if way[0] == kept) for kept in KEPT[method]
+        }
+        each = {f"{kept or 'plain'}{', compiled' if compiled else ''}": t for (kept, compiled), t in times.items()}
+        result[method]["each"] = each
     print(json.dumps(result))
 
 

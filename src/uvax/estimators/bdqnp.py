@@ -1,6 +1,6 @@
 """BDQNP(K): an ensemble of K Q-networks with randomised priors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +35,11 @@ class BDQNP(Hyperparameters):
         require_flag("shared_bootstrap", self.shared_bootstrap)
 
     def init(self, spec: Spec, *, key: Array) -> TrainState:
-        keys = jax.random.split(key, (2, self.members))
-        params = Ensemble.init(lambda k: self.build_network(spec, 1, key=k), keys[0])
+        # Member k's own keys, whatever K is: the first members of a larger ensemble are the smaller one.
+        of_member = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(key, k)))(jnp.arange(self.members))
+        params, prior = (Ensemble.init(lambda k: self.build_network(spec, 1, key=k), keys) for keys in of_member.T)
         # A prior of scale 0 would only cost time.
-        prior = Ensemble.init(lambda k: self.build_network(spec, 1, key=k), keys[1]) if self.prior_scale else None
-        return self.init_state(params, prior, self.build_optimiser())
+        return self.init_state(params, prior if self.prior_scale else None, self.build_optimiser())
 
     def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> PyTree:
         """The priors' outputs: [N, K] at (s, a), [N, A, K] at s'."""
@@ -66,6 +66,18 @@ class BDQNP(Hyperparameters):
             return half_square(q_sa - y), metrics
 
         return self.gradient_step(state, loss, self.build_optimiser())
+
+    def first(self, state: TrainState, members: int) -> tuple["BDQNP", TrainState]:
+        """The ensemble of the first so many members, for inference: it is what training it alone would have made.
+
+        Members learn independently of each other (not with `shared_bootstrap`), and member k starts from keys of its
+        own, so one training of 35 members holds those of 15 and of 3 with the same seed, to rounding.
+        """
+        require(not self.shared_bootstrap, "shared_bootstrap", True, "False: these members depend on each other")
+        require(members <= self.members, "members", members, f"at most {self.members}, the members there are")
+        prior = None if state.frozen is None else state.frozen.first(members)
+        state = state._replace(params=state.params.first(members), frozen=prior, target=None, opt_state=None)
+        return replace(self, members=members), state
 
     def value(self, state: TrainState, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A"]:
         return jnp.mean(self.member_values(state, obs, task), axis=-1)

@@ -17,7 +17,7 @@ from uvax.experiments.executors import Executor, LocalExecutor
 from uvax.experiments.experiment import Experiment, Scope, Settings
 from uvax.experiments.jobs import collect_job, trial_job
 from uvax.experiments.rows import RowStore, Trial
-from uvax.experiments.runner import Summary, missing, reuse, run_jobs
+from uvax.experiments.runner import Summary, contained_in, missing, reuse, run_jobs
 from uvax.experiments.view import live_view
 
 DATA_FILE = "data.safetensors"
@@ -64,6 +64,8 @@ class Plan:
             sizes = ", ".join(map(str, self.collect))
             said.append(f"First the datasets of size {sizes} are collected into {self.places.data}.")
         said += self.experiment.notes(scope)
+        if inside := contained_in(self.missing):
+            said.append(f"{len(inside)} of them are ensembles inside larger ones and take no time of their own.")
         if self.missing:
             said.append(self._time(executor))
         said.append(
@@ -73,8 +75,10 @@ class Plan:
 
     def _time(self, executor: Executor) -> str:
         slots = 1 if self.experiment.exclusive else max(1, executor.slots)
-        seconds, unknown = self.estimates.total([trial.config for trial in self.missing], slots=slots)
-        if unknown == len(self.missing):
+        inside = contained_in(self.missing)
+        to_run = [trial for trial in self.missing if trial.id not in inside]
+        seconds, unknown = self.estimates.total([trial.config for trial in to_run], slots=slots)
+        if unknown == len(to_run):
             return "Expected time: unknown on this machine, the first trials will tell."
         also = f", besides {unknown} trials of which nothing is known yet" if unknown else ""
         return f"Expected time on this machine, from earlier rows: {in_words(seconds)}{also}."
@@ -138,8 +142,10 @@ def run(
         wanted = missing(experiment.trials(scope, checksums, _own(rows, experiment)), rows)
         left = reuse(wanted, rows, store)
         if taken := len(wanted) - len(left):
-            say(f"{taken} trials were run by other experiments already; their rows are taken over.")
+            say(f"{taken} trials were run already, by other experiments or inside others; their rows are taken over.")
         left = [trial for trial in left if trial.id not in failed]
+        later = contained_in(left)
+        left = [trial for trial in left if trial.id not in later]
         if not left:
             if taken:
                 continue

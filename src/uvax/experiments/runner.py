@@ -10,6 +10,7 @@ from typing import Any
 from uvax.experiments.estimates import Estimates
 from uvax.experiments.executors import Executor, Progress
 from uvax.experiments.jobs import Job
+from uvax.experiments.nested import configurations, contained
 from uvax.experiments.rows import RowStore, Trial, trial_id
 from uvax.files import append_jsonl
 
@@ -47,9 +48,11 @@ def reuse(trials: Sequence[Trial], rows: Sequence[dict[str, Any]], store: RowSto
     """Take over what another experiment has run already; returns the trials that are still missing.
 
     A trial is decided by its configuration and seed, not by which experiment asked for it. The new row keeps the
-    result and the provenance of the old one, and names it.
+    result and the provenance of the old one, and names it. The training of a large ensemble also gives smaller ones.
     """
-    known = {trial_id("", row["config"], row["seed"]): row for row in rows if "reused_from" not in row["provenance"]}
+    original = [row for row in rows if "reused_from" not in row["provenance"]]
+    every = [*(part for row in original for part in contained(row)), *original]
+    known = {trial_id("", row["config"], row["seed"]): row for row in every}
     left = []
     for trial in trials:
         row = known.get(trial_id("", trial.config, trial.seed))
@@ -60,6 +63,12 @@ def reuse(trials: Sequence[Trial], rows: Sequence[dict[str, Any]], store: RowSto
         provenance = {**row["provenance"], "reused_from": origin}
         store.append({**trial.row(row["result"]), "provenance": provenance})
     return left
+
+
+def contained_in(trials: Sequence[Trial]) -> set[str]:
+    """The ids of those trials whose result another of them will give too, so that they need not run."""
+    given = {trial_id("", config, trial.seed) for trial in trials for _members, config in configurations(trial.config)}
+    return {trial.id for trial in trials if trial_id("", trial.config, trial.seed) in given}
 
 
 def run_jobs(

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from uvax.envs.go_to_door import WALLS
 from uvax.envs.optimal import ceiling
 from uvax.errors import InvalidInput
 from uvax.evaluation import evaluate, final_evaluation
+from uvax.experiments import nested
 from uvax.experiments.explorer import explore
 from uvax.experiments.presets import Training, build_estimator, changes, preset_hyperparameters, preset_training
 from uvax.training import Evaluate, Fit, TrainingDiverged, fit
@@ -46,10 +47,12 @@ def trial_config(
     hyperparameters: Mapping[str, Any] | None = None,
     training: Training | None = None,
     reject: int = 4,
+    first_members: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The whole configuration of a trial, as plain data: with the seed, it decides the result.
 
-    `dataset` is the checksum of the data; `hyperparameters` are changes to the preset's.
+    `dataset` is the checksum of the data; `hyperparameters` are changes to the preset's; `first_members` of an ensemble
+    are evaluated as ensembles of their own too.
 
         config = trial_config("uvu", 5, data.checksum, preset="smoke", hyperparameters={"width": 64})
     """
@@ -62,6 +65,7 @@ def trial_config(
         "hyperparameters": preset_hyperparameters(preset, method, int(size), **(hyperparameters or {})),
         "dataset": dataset,
         **dataclasses.asdict(training or preset_training(preset, int(size))),
+        **({nested.FIRST: list(first_members)} if first_members else {}),
     }
 
 
@@ -97,6 +101,7 @@ def run_trial(
         ceiling      the best possible return: mean, by wall
         dataset      what the data are
         explorer     value and uncertainty over a few boards (seed 0 of the preset's own settings only)
+        smaller      by the number of members, the results of the ensembles of `first_members`
     """
     if dataset.checksum != config["dataset"]:
         raise InvalidInput(
@@ -107,29 +112,37 @@ def run_trial(
     key = evaluation_key(seed)
 
     tell = progress or _silent
+    inner = nested.Nested(config, dataset.spec, seed, None if work is None else Path(work))
 
-    def score(estimator: Any, state: PyTree, step: int) -> dict[str, float]:
+    def numbers(estimator: Any, state: PyTree) -> dict[str, float]:
         found = evaluate(
             estimator, state, env, key=key, episodes=config["evaluation_episodes"], reject=config["reject"]
         )
-        numbers = {name: float(value) for name, value in jax.device_get(found).items()}
-        tell(step / config["steps"], f"step {step:,} of {config['steps']:,}, return {numbers['return']:.2f}")
-        return numbers
+        return {name: float(value) for name, value in jax.device_get(found).items()}
+
+    def score(estimator: Any, state: PyTree, step: int) -> dict[str, float]:
+        found = numbers(estimator, state)
+        tell(step / config["steps"], f"step {step:,} of {config['steps']:,}, return {found['return']:.2f}")
+        return {**found, **inner.look(estimator, state, step, numbers)}
+
+    def ended(best: Fit | None, log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        rows = [row for row in log if row["kind"] == "evaluation"]
+        final = None
+        if rows and best is not None:
+            final = final_evaluation(
+                best.estimator, best.state, env, key=key, episodes=config["final_episodes"], reject=config["reject"]
+            ).row()
+        return {
+            "best": next((row for row in rows if best is not None and row["step"] == best.steps), None),
+            "last": rows[-1] if rows else None,
+            "final": final,
+            "curve": learning_curve(log),
+            "seconds": timings(log),
+        }
 
     tell(0.0, "compiling")
     trained = _train(estimator, dataset, config, seed, score, work)
     tell(1.0, f"{config['final_episodes']:,} fresh boards")
-    rows = [row for row in trained.log if row["kind"] == "evaluation"]
-    final = None
-    if rows:
-        final = final_evaluation(
-            estimator,
-            trained.best.state,
-            env,
-            key=key,
-            episodes=config["final_episodes"],
-            reject=config["reject"],
-        ).row()
     if model is not None:
         trained.at_best().save(model, overwrite=True)
     best_possible = ceiling(env)
@@ -137,17 +150,15 @@ def run_trial(
         "status": str(trained.status),
         "changes": changes(config),
         "notes": list(trained.notes),
-        "best": next((row for row in rows if row["step"] == trained.best.step), None),
-        "last": rows[-1] if rows else None,
-        "final": final,
-        "curve": learning_curve(trained.log),
-        "seconds": timings(trained.log),
+        **ended(trained.at_best(), inner.without(trained.log)),
         "ceiling": {
             "mean": best_possible.mean,
             **dict(zip(WALLS, np.asarray(best_possible.by_wall).tolist(), strict=True)),
         },
         "dataset": describe_dataset(dataset),
     }
+    if inner.members:
+        result[nested.SMALLER] = inner.results(trained.log, ended)
     if seed == _EXPLORED_SEED and not result["changes"]:
         result["explorer"] = explore(estimator, trained.best.state, env)
     return result

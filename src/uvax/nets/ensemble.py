@@ -32,10 +32,16 @@ class Ensemble(eqx.Module):
 
     @classmethod
     def init(cls, build: Callable[[Array], Network], keys: Array) -> "Ensemble":
-        """K members, one for each of the K keys."""
-        if keys.shape[0] > MAX_UNROLLED:
-            return cls(jax.vmap(build)(keys))
-        return cls(tuple(build(keys[k]) for k in range(keys.shape[0])))
+        """K members, one for each of the K keys; drawn together, which compiles once for all of them."""
+        return cls(jax.vmap(build)(keys)).first(keys.shape[0])
+
+    def first(self, members: int) -> "Ensemble":
+        """The ensemble of the first so many members, in the form that is the fast one for them."""
+        if isinstance(self.members, tuple):
+            return Ensemble(self.members[:members])
+        if members > MAX_UNROLLED:
+            return Ensemble(jax.tree.map(lambda x: x[:members], self.members))
+        return Ensemble(tuple(jax.tree.map(lambda x, k=k: x[k], self.members) for k in range(members)))
 
     def _concatenate(self, evaluate: Callable[[Network], Array]) -> Array:
         if isinstance(self.members, tuple):
