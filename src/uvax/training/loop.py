@@ -26,6 +26,9 @@ from uvax.training.processes import Processes
 # Rows per block while the cache is filled: activations stay small, the matrix products stay large.
 _CACHE_BLOCK = 4_096
 
+# Leaves with up to so many numbers are copied together to be counted; copies of large ones would need memory.
+_COUNTED_TOGETHER = 2**16
+
 # Up to so many rows of a chunk are drawn before its first step; they are kept meanwhile, 4 bytes each.
 _DRAWN_AHEAD = 2**24
 
@@ -273,8 +276,12 @@ def _take(tree: PyTree, index: Int[Array, ""]) -> PyTree:
 
 
 def _count_nonfinite(state: PyTree) -> Int[Array, ""]:
-    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return sum((jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32) for leaf in leaves), jnp.int32(0))
+    """Small leaves of one shape are counted together: 2,100 of BDQNP(35) one by one took 80 s to compile, so 5 s."""
+    groups: dict[Any, list[Array]] = {}
+    for i, leaf in enumerate(jax.tree.leaves(state)):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            groups.setdefault((leaf.shape, leaf.dtype) if leaf.size <= _COUNTED_TOGETHER else i, []).append(leaf)
+    return sum((jnp.sum(~jnp.isfinite(jnp.stack(g)), dtype=jnp.int32) for g in groups.values()), jnp.int32(0))
 
 
 def _converted(rows: Transition, cache: PyTree = None) -> Transition:
