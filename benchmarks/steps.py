@@ -181,9 +181,9 @@ def reference(path: str) -> None:
 class Rate:
     """The matrix-multiply rate of this process: the best of 512 x 512 x 512 and 512 x 512 x 2048 in float32.
 
-    `best` is the best of windows as long as a call of training steps, which is what such a call is compared with: on a
-    shared machine a few milliseconds without interruption are easier to find than a few seconds. `peak` is the best of
-    short windows, of four products each.
+    `best` is the best of windows of seconds, as a call of training steps takes, which is what it is compared with: on a
+    shared machine a few milliseconds without interruption are easier to find. `peak` is the best of windows of four
+    products.
     """
 
     def __init__(self) -> None:
@@ -235,7 +235,8 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, 
         }
         needed = flop(method, **sizes)
         # Memory is allocated once for all steps of a call; with few of them that would be counted as their cost.
-        steps = max(4, min(200, round(seconds * rate.peak / needed / 2)))
+        # `fit` makes calls of up to 100 steps.
+        steps = max(20, min(200, round(seconds * rate.peak / needed / 2)))
         start = time.perf_counter()
         run, state = training(method, steps, **settings)
         states[name], _ = run(state, 0)
@@ -247,7 +248,7 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, 
     rate.best = 0.0  # from here on in long windows
     for i in range(rounds):
         for name, (run, steps) in ready.items():
-            rate.measure(seconds / 2)
+            rate.measure(seconds / 4)
             start = time.perf_counter()
             states[name], loss = run(states[name], i + 1)
             each = (time.perf_counter() - start) / steps

@@ -328,8 +328,8 @@ def main() -> None:
     parser.add_argument("--no-save", action="store_true", help="print only")
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 10)
-    # At least 25 steps of UVU in a call, as in `fit`: each call costs nearly a step, for its copy of the state.
-    args.seconds = 0.3 if args.quick else 4.0
+    # At least 50 steps of UVU in a call (`fit` makes up to 100): each call costs nearly a step, for its memory.
+    args.seconds = 0.3 if args.quick else 8.0
     started = time.time()
     here, load = provenance(started), os.getloadavg()
     print(f"{here['cpu']}, {CORES} cores, load {load[0]:.2f}, commit {here['commit']}")
