@@ -9,7 +9,8 @@ import pytest
 
 from uvax import cli
 from uvax.errors import InvalidInput
-from uvax.experiments import ablation, claims, experiment, paper, runtime, search, table1, width
+from uvax.evaluation.statistics import mean_interval
+from uvax.experiments import ablation, analysis, claims, experiment, paper, runtime, search, table1, width
 from uvax.experiments.executors import LocalExecutor
 from uvax.experiments.experiment import Settings
 from uvax.experiments.jobs import KINDS, Job, perform
@@ -303,3 +304,13 @@ def test_the_picture_of_a_board_is_minigrids(tmp_path):
     assert image.size == (result["width"], result["height"])
     assert 5 * 32 <= image.width <= 6 * 32
     assert len(image.convert("RGB").getcolors(10_000)) > 6  # walls, floor, agent and four doors
+
+
+def test_one_seed_hides_no_overlap():
+    values = {
+        "one": mean_interval([11.16]),
+        "three": mean_interval([10.95, 11.14, 10.97]),
+        "low": mean_interval([4, 5]),
+    }
+    assert analysis.best_of(values) == {"one", "three"}
+    assert analysis.best_of({"one": mean_interval([]), "two": mean_interval([1.0])}) == {"two"}

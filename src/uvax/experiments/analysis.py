@@ -1,7 +1,7 @@
 """From rows to numbers: which rows belong together, and what is said about them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,21 +155,18 @@ def describe_scale(rows: Iterable[Row]) -> str:
     return ", ".join(parts)
 
 
-def best_of(values: Mapping[str, Interval], *, higher: bool = True) -> set[str]:
-    """The best mean and those whose intervals overlap its: what the paper prints in bold."""
+def best_of(values: Mapping[str, Interval]) -> set[str]:
+    """The highest mean and those whose intervals overlap its: what the paper prints in bold."""
     known = {name: v for name, v in values.items() if not math.isnan(v.estimate)}
     if not known:
         return set()
-    sign: Callable[[float], float] = (lambda x: x) if higher else (lambda x: -x)
-    top = max(known, key=lambda name: sign(known[name].estimate))
-    if math.isnan(known[top].low):
-        return {top}
+    top = max(known.values(), key=lambda v: v.estimate)
 
-    def overlaps(v: Interval) -> bool:
-        low, high = (v.low, v.high) if not math.isnan(v.low) else (v.estimate, v.estimate)
-        return high >= known[top].low and low <= known[top].high
+    def reach(v: Interval) -> tuple[float, float]:  # a single seed has no interval: its value alone
+        return (v.estimate, v.estimate) if math.isnan(v.low) else (v.low, v.high)
 
-    return {name for name, v in known.items() if name == top or overlaps(v)}
+    low, high = reach(top)
+    return {name for name, v in known.items() if reach(v)[1] >= low and reach(v)[0] <= high}
 
 
 def title_of(trial: Any) -> str:

@@ -65,7 +65,7 @@ class Plan:
             said.append(f"First the datasets of size {sizes} are collected into {self.places.data}.")
         said += self.experiment.notes(scope)
         if inside := contained_in(self.missing):
-            said.append(f"{len(inside)} of them are ensembles inside larger ones and take no time of their own.")
+            said.append(f"Of them, ensembles inside larger ones, which take no time of their own: {len(inside)}.")
         if self.missing:
             said.append(self._time(executor))
         said.append(
@@ -142,7 +142,7 @@ def run(
         wanted = missing(experiment.trials(scope, checksums, _own(rows, experiment)), rows)
         left = reuse(wanted, rows, store)
         if taken := len(wanted) - len(left):
-            say(f"{taken} trials were run already, by other experiments or inside others; their rows are taken over.")
+            say(f"Rows taken over from other experiments and from larger ensembles: {taken}.")
         left = [trial for trial in left if trial.id not in failed]
         later = contained_in(left)
         left = [trial for trial in left if trial.id not in later]

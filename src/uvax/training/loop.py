@@ -276,7 +276,7 @@ def _take(tree: PyTree, index: Int[Array, ""]) -> PyTree:
 
 
 def _count_nonfinite(state: PyTree) -> Int[Array, ""]:
-    """Small leaves of one shape are counted together: 2,100 of BDQNP(35) one by one took 80 s to compile, so 5 s."""
+    """Small leaves of one shape are counted together: the 2,100 of BDQNP(35) compile ten times as slowly alone."""
     groups: dict[Any, list[Array]] = {}
     for i, leaf in enumerate(jax.tree.leaves(state)):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
