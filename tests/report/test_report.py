@@ -1,6 +1,7 @@
 """From rows to a page, and to tables for a paper."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -235,6 +236,15 @@ def test_a_chart_for_print_has_a_panel_for_each_group():
     assert rendered(figure, "png").startswith(b"\x89PNG")
     assert rendered(figure, "svg") == rendered(static_figure(CHART), "svg")  # the same rows, the same bytes
     assert static_figure(Figure("f", "f", "a surface")) is None
+
+
+@pytest.mark.parametrize("log_x", [False, True])
+def test_few_values_of_x_are_the_ticks_on_the_page_and_in_print(log_x):
+    rejected = [Series("a", [1, 2, 3, 4, 5], [1.0, 2.0, 3.0, 4.0, 5.0])]
+    chart = dataclasses.replace(CHART, series=rejected, log_x=log_x)
+    assert plotly_figure(chart)["layout"]["xaxis"]["ticktext"] == ["1", "2", "3", "4", "5"]
+    (axis,) = static_figure(chart).axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2", "3", "4", "5"]
 
 
 def test_the_command_says_how_to_fill_an_empty_folder(tmp_path, capsys):

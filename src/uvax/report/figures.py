@@ -4,7 +4,7 @@ import base64
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from uvax.experiments.content import Chart, Figure, Series
@@ -61,12 +61,16 @@ def plotly_figure(chart: Chart | Figure) -> dict[str, Any]:
 
 
 def _axis(values: Sequence[float], *, log: bool) -> dict[str, Any]:
-    """An axis with the values that were run as its ticks, if they are few."""
-    ticks = sorted(set(values))
     axis: dict[str, Any] = {"type": "log" if log else "linear"}
-    if len(ticks) <= (9 if log else 6):
+    if ticks := _ticks(values, log=log):
         axis |= {"tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
     return axis
+
+
+def _ticks(values: Iterable[float], *, log: bool) -> list[float]:
+    """The values that were run, if they are few; else none, and the drawing library chooses."""
+    ticks = sorted(set(values))
+    return ticks if len(ticks) <= (9 if log else 6) else []
 
 
 def _traces(chart: Chart, series: Series, index: int) -> list[dict[str, Any]]:
@@ -147,10 +151,9 @@ def static_figure(chart: Chart | Figure) -> "MatplotlibFigure | None":
 def _draw(axis: "Axes", chart: Chart, chosen: Sequence[Series]) -> None:
     if chart.log_x:
         axis.set_xscale("log")
-        ticks = sorted({x for s in chosen for x in s.x})
-        if len(ticks) <= 9:
-            axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
-            axis.minorticks_off()
+    if chart.kind == "line" and (ticks := _ticks((x for s in chosen for x in s.x), log=chart.log_x)):
+        axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if chart.log_y:
         axis.set_yscale("log")
     bottom: dict[Any, float] = {}
