@@ -1,5 +1,6 @@
 """Every experiment: which trials it wants, what it makes of rows, and how the command line runs it."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -75,24 +76,45 @@ def test_the_reduced_search_varies_one_axis_at_a_time():
     assert len(search.settings("bdqnp3", "paper")) == len(paper.RATES) * len(paper.PRIOR_SCALES)
 
 
-def test_the_search_drops_only_hopeless_settings():
-    scope = search.scope("smoke")
-    first = search.trials(scope, SUMS, [])
-    assert {t.seed for t in first} == {0}
-    scores = [8.1, 10.0, 7.9]  # of DQN's settings
+def scored(trial, score):
+    return trial.row({"best": None if score is None else {"return": score}})
 
-    def row(trial, score):
-        return trial.row({"best": None if score is None else {"return": score}})
 
-    dqn = [t for t in first if t.config["method"] == "dqn"]
-    rows = [row(t, s) for t, s in zip(dqn, scores, strict=True)]
-    later = [t for t in search.trials(scope, SUMS, rows) if t.seed > 0]
-    assert [t.config for t in later] == [t.config for t in dqn[:2]]
+def search_of_dqn(rates):
+    """What a search of DQN on size 10 wants when these rates have these scores: (rate, seed) of its trials."""
+    scope = dataclasses.replace(search.scope("cpu"), methods=("dqn",))
+    configs = {
+        rate: search.trial_config("dqn", 10, SUMS[10], preset="cpu", hyperparameters={"learning_rate": rate})
+        for rate in rates
+    }
+    rows = [scored(Trial("search", configs[rate], 0), score) for rate, score in rates.items()]
+    return [(t.config["hyperparameters"]["learning_rate"], t.seed) for t in search.trials(scope, SUMS, rows)]
+
+
+def test_the_search_goes_outward_from_the_preset_and_stops_where_nothing_is_learned():
+    # The preset's rate is 2e-3; its neighbours are tried whatever comes.
+    assert search_of_dqn({}) == [(2e-3, 0), (1e-3, 0), (5e-3, 0)]
+    # One side is left at a value below a tenth of the preset's return, the other goes on.
+    known = {2e-3: 10.0, 1e-3: 7.0, 5e-3: 0.9}
+    assert search_of_dqn(known) == [(2e-3, 0), (1e-3, 0), (3e-4, 0), (5e-3, 0)]
+    # Then the first seed is through, and those within 80% of the best have another.
+    known = {2e-3: 10.0, 1e-3: 8.1, 3e-4: 0.5, 5e-3: 0.9}
+    assert search_of_dqn(known)[-2:] == [(2e-3, 1), (1e-3, 1)]
     # A training that diverged before its first evaluation is hopeless, not a crash.
-    rows[2] = row(dqn[2], None)
-    assert [t.config for t in search.trials(scope, SUMS, rows) if t.seed > 0] == [t.config for t in dqn[:2]]
+    known[5e-3] = None
+    assert search_of_dqn(known)[-2:] == [(2e-3, 1), (1e-3, 1)]
+
+
+def test_the_whole_grid_drops_only_hopeless_settings():
+    scope = dataclasses.replace(search.scope("paper"), methods=("dqn",))
+    first = search.trials(scope, SUMS, [])
+    assert len(first) == len(paper.RATES)
+    assert {t.seed for t in first} == {0}
+    rows = [scored(t, s) for t, s in zip(first, [8.1, 10.0, 7.9, 0.0, 0.0, 0.0, None], strict=True)]
+    later = [t for t in search.trials(scope, SUMS, rows) if t.seed > 0]
+    assert [t.config for t in later] == [t.config for t in first[:2]]
     # As long as one first seed is missing nothing is decided.
-    assert not [t for t in search.trials(scope, SUMS, rows[:2]) if t.seed > 0]
+    assert not [t for t in search.trials(scope, SUMS, rows[:-1]) if t.seed > 0]
 
 
 def test_ablation_pairs_heads_with_members():

@@ -62,7 +62,7 @@ def section(rows: Sequence[Row]) -> Section | None:
     items: list[Any] = [*notes, _heads(own, sizes), _switches(own, sizes), _rejections(own, sizes)]
     introduction = (
         "Not in the paper. Everything but what is named is that of the preset "
-        f"{own[0]['config']['preset']}, {len({row['seed'] for row in own})} seeds."
+        f"{own[0]['config']['preset']}, {analysis.seeds_of(own)}."
     )
     return Section(NAME, "Ablations", [introduction, *items], rows=[row["trial_id"] for row in own])
 

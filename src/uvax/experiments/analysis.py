@@ -56,6 +56,15 @@ def config_value(config: Mapping[str, Any], name: str) -> Any:
     return config[name] if name in config else (config.get("hyperparameters") or {}).get(name)
 
 
+def seeds_of(rows: Iterable[Row]) -> str:
+    """How many seeds there are, in words."""
+    return seeds_in_words(len({row["seed"] for row in rows}))
+
+
+def seeds_in_words(count: int) -> str:
+    return f"{count} seed" if count == 1 else f"{count} seeds"
+
+
 def numbers(rows: Iterable[Row], *path: str) -> list[float]:
     """The number at result[path...] of every row that has it."""
     found = []

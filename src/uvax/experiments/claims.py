@@ -57,7 +57,7 @@ def claims(name: str, cells: Cells, sizes: Sequence[int], methods: Sequence[str]
             mark = "worse" if outcome == "fails" else "missing" if outcome == "unclear" else ""
             text = f"{signs[outcome]} {found.estimate:+.2f}"
             half = "" if math.isnan(found.low) else f" ± {f'{found.half_width:.2f}'.removeprefix('0')}"
-            line.append(Cell(text + half, found.estimate, mark, f"{outcome}, {found.n} seeds"))
+            line.append(Cell(text + half, found.estimate, mark, f"{outcome}, {analysis.seeds_in_words(found.n)}"))
         body.append(line)
     return Table(
         id=name,

@@ -155,7 +155,7 @@ def by_wall(name: str, cells: Cells, sizes: Sequence[int], methods: Sequence[str
 def _score(ours: Interval, published: tuple[float, float] | None, best: bool) -> Cell:
     if math.isnan(ours.estimate):
         return Cell("–", None, "missing", "not run")
-    mark, sign, words = "best" if best else "", "", f"{ours.n} seeds"
+    mark, sign, words = "best" if best else "", "", analysis.seeds_in_words(ours.n)
     if published is not None and not math.isnan(ours.low):
         gap = ours.estimate - published[0]
         if abs(gap) > ours.half_width + published[1]:

@@ -1,16 +1,16 @@
 """Table "hpsearchspace": the search for hyperparameters, on size 10 as in the paper.
 
-The paper's grid is the product of its axes. The reduced search varies one axis at a time around the preset's setting
-with two seeds. Either way the first seed goes through all settings, and the others only through those that can still
-win: settings whose first score is less than `HOPELESS` of the method's best one are not tried again. That cannot
-change the best setting's own numbers, which always come from all seeds; it can only miss a setting whose first seed
-was unlucky by more than the margin.
+The paper's grid is the product of its axes. The reduced search goes outward from the preset's setting along one axis at
+a time, with two seeds. Two rules spare hopeless trials. On the way outward a value with less than `LOST` of the return
+at the preset's is the last of its side. And the other seeds go only through settings whose first score is at least
+`HOPELESS` of the method's best. Neither can change the best setting's own numbers, which always come from all seeds;
+they can miss a setting whose first seed was unlucky by more than the margin, or that lies beyond a hopeless one.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from uvax.estimators import METHODS as KNOWN
 from uvax.experiments import analysis, paper
@@ -23,6 +23,7 @@ from uvax.experiments.trial import trial_config
 
 NAME = "search"
 HOPELESS = 0.8
+LOST = 0.1
 
 # The axes of the paper's table, and one of ours: the paper mentions no scale of intrinsic rewards, and it matters.
 AXES: dict[str, tuple[float, ...]] = {
@@ -32,31 +33,39 @@ AXES: dict[str, tuple[float, ...]] = {
     "uvu_learning_rate": paper.RATES,
     "intrinsic_scale": (1.0, 1e2, 1e4, 1e5, 1e6),
 }
+# The reduced search trains shorter and so with higher rates than the paper: the preset's is not to be the last value.
+_REDUCED = AXES | {"learning_rate": (*paper.RATES, 5e-3)}
 _SMOKE = {name: values[-3:] for name, values in AXES.items()}
+_TABLES = {"paper": AXES, "smoke": _SMOKE}
 _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
 
 
 def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
     """The axes that a method is searched along. UVU's prior_scale is none of the paper's and stays what it is."""
     fields = {f.name for f in dataclasses.fields(KNOWN[method][0])}
-    table = _SMOKE if preset == "smoke" else AXES
     return {
         name: values
-        for name, values in table.items()
+        for name, values in _TABLES.get(preset, _REDUCED).items()
         if name in fields and (name != "prior_scale" or method.startswith("bdqnp"))
     }
 
 
 def settings(method: str, preset: str, size: int | None = None) -> list[dict[str, float]]:
-    """Changes to the preset, each a setting to try: the whole grid for `paper`, one axis at a time otherwise."""
-    along = axes(method, preset)
+    """Changes to the preset, each a setting that may be tried: the grid for `paper`, one axis at a time otherwise."""
     if preset == "paper":
+        along = axes(method, preset)
         return [dict(zip(along, values, strict=True)) for values in itertools.product(*along.values())]
+    return [{}, *itertools.chain.from_iterable(_ways(method, preset, size))]
+
+
+def _ways(method: str, preset: str, size: int | None) -> list[list[dict[str, float]]]:
+    """The ways outward from the preset's setting, down and up each axis, nearest value first."""
     usual = preset_hyperparameters(preset, method, size)
-    found: list[dict[str, float]] = [{}]
-    for name, values in along.items():
-        found += [{name: value} for value in values if value != usual[name]]
-    return found
+    ways = []
+    for name, values in axes(method, preset).items():
+        ways.append([{name: value} for value in sorted(values, reverse=True) if value < usual[name]])
+        ways.append([{name: value} for value in sorted(values) if value > usual[name]])
+    return ways
 
 
 def scope(preset: str) -> Scope:
@@ -66,21 +75,38 @@ def scope(preset: str) -> Scope:
 
 
 def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> list[Trial]:
-    """The first seed of every setting; when a method's are all there, the other seeds of those that can win."""
+    """The first seed of the settings to try next; when a method has no more, the other seeds of those that can win."""
     scores = {row["trial_id"]: score(row) for row in rows}
     first, later = [], []
     for size, method in itertools.product(scope.sizes, scope.methods):
-        configs = [
-            trial_config(method, size, datasets[size], preset=scope.preset, hyperparameters=setting)
-            for setting in settings(method, scope.preset, size)
-        ]
-        beginning = [Trial(NAME, config, 0) for config in configs]
+
+        def trial(setting: Mapping[str, float], method: str = method, size: int = size) -> Trial:
+            config = trial_config(method, size, datasets[size], preset=scope.preset, hyperparameters=setting)
+            return Trial(NAME, config, 0)
+
+        if scope.preset == "paper":
+            beginning = [trial(setting) for setting in settings(method, scope.preset, size)]
+        else:
+            middle = trial({})
+            beginning = [middle]
+            for way in _ways(method, scope.preset, size):
+                beginning += _outward(map(trial, way), scores, LOST * scores.get(middle.id, math.inf))
         first += beginning
-        if all(trial.id in scores for trial in beginning):
-            bar = HOPELESS * max(scores[trial.id] for trial in beginning)
-            hopeful = [c for c, trial in zip(configs, beginning, strict=True) if scores[trial.id] >= bar]
+        if all(one.id in scores for one in beginning):
+            bar = HOPELESS * max(scores[one.id] for one in beginning)
+            hopeful = [one.config for one in beginning if scores[one.id] >= bar]
             later += [Trial(NAME, config, seed) for seed in range(1, scope.seeds) for config in hopeful]
     return first + later
+
+
+def _outward(way: Iterable[Trial], scores: Mapping[str, float], bar: float) -> list[Trial]:
+    """As far as to go for now: up to the first trial that has no score yet or one below the bar."""
+    found = []
+    for trial in way:
+        found.append(trial)
+        if scores.get(trial.id, -math.inf) < bar:
+            break
+    return found
 
 
 def score(row: Row) -> float:
@@ -100,13 +126,14 @@ def section(rows: Sequence[Row]) -> Section | None:
     table = _winners(own, methods, best_rows)
     preset = own[0]["config"]["preset"]
     how = (
-        "The whole grid of the paper, "
+        "The whole grid of the paper."
         if preset == "paper"
-        else "A reduced search: one axis at a time around the preset's setting, the others held fixed, "
+        else "A reduced search: from the preset's setting outward along one axis at a time, the others held fixed, on "
+        f"either side up to the first value with less than {LOST:.0%} of the return at the preset's."
     )
     introduction = (
-        f"{how}{len({row['seed'] for row in own})} seeds. After the first seed, settings below {HOPELESS:.0%} of the "
-        "method's best score are not tried again. A method's best setting here is the best of those tried, no more."
+        f"{how} After the first seed, settings below {HOPELESS:.0%} of the method's best score are not tried again; "
+        f"{analysis.seeds_of(own)} so far. A method's best setting here is the best of those tried, no more."
     )
     charts = [chart for name in AXES if (chart := _axis_chart(usable, methods, name)) is not None]
     return Section(
@@ -201,10 +228,16 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
 
 def notes(scope: Scope) -> list[str]:
     count = sum(len(settings(method, scope.preset, scope.sizes[0])) for method in scope.methods)
-    how = "the whole grid" if scope.preset == "paper" else "one axis at a time around the preset, a reduced search"
+    if scope.preset == "paper":
+        how = f"{count} settings (the whole grid)"
+    else:
+        how = (
+            f"At most {count} settings (a reduced search: outward from the preset's along one axis at a time, up to "
+            f"the first value with less than {LOST:.0%} of its return)"
+        )
     return [
-        f"{count} settings ({how}); after the first seed, only those within {HOPELESS:.0%} of a method's best go on, "
-        "so that fewer trials may be needed than listed, or more than are listed now."
+        f"{how}; other seeds than the first only for those within {HOPELESS:.0%} of a method's best. More trials may "
+        "be needed than are listed now."
     ]
 
 

@@ -81,7 +81,6 @@ def section(rows: Sequence[Row]) -> Section | None:
                         Cell(analysis.share(impossible), impossible),
                     ]
                 )
-    seeds = len({row["seed"] for row in own})
     chart = Chart(
         id="width-return",
         title="Return against network width",
@@ -92,8 +91,8 @@ def section(rows: Sequence[Row]) -> Section | None:
         y_from_zero=True,
         alt="Mean return of the best evaluation against network width on a logarithmic axis, one line for each "
         "method; shaded: one standard deviation over seeds.",
-        caption=f"Shaded: standard deviation over {seeds} seeds, as in the paper's figure. Everything but the width is "
-        f"that of the preset {own[0]['config']['preset']}.",
+        caption=f"Shaded: standard deviation over {analysis.seeds_of(own)}, as in the paper's figure. Everything but "
+        f"the width is that of the preset {own[0]['config']['preset']}.",
     )
     table = Table(
         id="width-table",
