@@ -33,8 +33,8 @@ AXES: dict[str, tuple[float, ...]] = {
     "uvu_learning_rate": paper.RATES,
     "intrinsic_scale": (1.0, 1e2, 1e4, 1e5, 1e6),
 }
-# The reduced search trains shorter and so with higher rates than the paper: the preset's is not to be the last value.
-_REDUCED = AXES | {"learning_rate": (*paper.RATES, 5e-3)}
+# The reduced search trains shorter and so with higher rates than the paper: the preset's is not to be the last one.
+_REDUCED = AXES | {"learning_rate": (*paper.RATES, 5e-3, 1e-2)}
 _SMOKE = {name: values[-3:] for name, values in AXES.items()}
 _TABLES = {"paper": AXES, "smoke": _SMOKE}
 _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
