@@ -245,6 +245,8 @@ def test_few_values_of_x_are_the_ticks_on_the_page_and_in_print(log_x):
     assert plotly_figure(chart)["layout"]["xaxis"]["ticktext"] == ["1", "2", "3", "4", "5"]
     (axis,) = static_figure(chart).axes
     assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2", "3", "4", "5"]
+    rates = dataclasses.replace(CHART, series=[Series("a", [1e-6, 1e-3, 0.0025, 0.1], [1.0] * 4)], log_x=log_x)
+    assert plotly_figure(rates)["layout"]["xaxis"]["ticktext"] == ["1e-6", "1e-3", "0.0025", "0.1"]
 
 
 def test_the_command_says_how_to_fill_an_empty_folder(tmp_path, capsys):

@@ -63,7 +63,7 @@ def plotly_figure(chart: Chart | Figure) -> dict[str, Any]:
 def _axis(values: Sequence[float], *, log: bool) -> dict[str, Any]:
     axis: dict[str, Any] = {"type": "log" if log else "linear"}
     if ticks := _ticks(values, log=log):
-        axis |= {"tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+        axis |= {"tickvals": ticks, "ticktext": [_short(t) for t in ticks]}
     return axis
 
 
@@ -71,6 +71,11 @@ def _ticks(values: Iterable[float], *, log: bool) -> list[float]:
     """The values that were run, if they are few; else none, and the drawing library chooses."""
     ticks = sorted(set(values))
     return ticks if len(ticks) <= (9 if log else 6) else []
+
+
+def _short(tick: float) -> str:
+    """Rates as 1e-3, not 0.001: neighbours on a logarithmic axis are close."""
+    return f"{tick:.0e}".replace("e-0", "e-") if 0 < abs(tick) < 0.01 and tick == float(f"{tick:.0e}") else f"{tick:g}"
 
 
 def _traces(chart: Chart, series: Series, index: int) -> list[dict[str, Any]]:
@@ -152,7 +157,7 @@ def _draw(axis: "Axes", chart: Chart, chosen: Sequence[Series]) -> None:
     if chart.log_x:
         axis.set_xscale("log")
     if chart.kind == "line" and (ticks := _ticks((x for s in chosen for x in s.x), log=chart.log_x)):
-        axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        axis.set_xticks(ticks, [_short(t) for t in ticks])
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if chart.log_y:
         axis.set_yscale("log")
