@@ -148,7 +148,7 @@ def growth(args: argparse.Namespace) -> list[Bar]:
         methods = {
             str(n): {**base, "method": method, key: n, "cache": None if axis == "dataset" else "cache"} for n in sizes
         }
-        # A slope needs no long windows: with those of the other sections this one takes half of the time of all.
+        # A slope needs no long windows: with those of the other sections it took 15 of 53 minutes.
         values = worker(methods, args, threads=1, core=0, seconds=min(2.0, args.seconds))["methods"]
         times = [values[str(n)]["seconds"] for n in sizes]
         work = [values[str(n)]["gflop"] for n in sizes]
