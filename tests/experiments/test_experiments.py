@@ -80,29 +80,51 @@ def scored(trial, score):
     return trial.row({"best": None if score is None else {"return": score}})
 
 
-def search_of_dqn(rates):
-    """What a search of DQN on size 10 wants when these rates have these scores: (rate, seed) of its trials."""
-    scope = dataclasses.replace(search.scope("cpu"), methods=("dqn",))
-    configs = {
-        rate: search.trial_config("dqn", 10, SUMS[10], preset="cpu", hyperparameters={"learning_rate": rate})
-        for rate in rates
-    }
-    rows = [scored(Trial("search", configs[rate], 0), score) for rate, score in rates.items()]
-    return [(t.config["hyperparameters"]["learning_rate"], t.seed) for t in search.trials(scope, SUMS, rows)]
+def search_of(method, known):
+    """What a search on size 10 wants when these settings have these scores: (setting, seed) of its trials."""
+    scope = dataclasses.replace(search.scope("cpu"), methods=(method,))
+    along = search.axes(method, "cpu")
+
+    def trial(values):
+        changes = dict(zip(along, values, strict=True))
+        return Trial("search", search.trial_config(method, 10, SUMS[10], preset="cpu", hyperparameters=changes), 0)
+
+    rows = [scored(trial(values), score) for values, score in known.items()]
+    found = search.trials(scope, SUMS, rows)
+    return [(tuple(t.config["hyperparameters"][name] for name in along), t.seed) for t in found]
 
 
 def test_the_search_goes_outward_from_the_preset_and_stops_where_nothing_is_learned():
-    # The preset's rate is 2e-3; its neighbours are tried whatever comes.
-    assert search_of_dqn({}) == [(2e-3, 0), (1e-3, 0), (5e-3, 0)]
+    # The preset's rate is tried first, then its neighbours, whatever they may return.
+    (usual, _), *more = search_of("dqn", {})
+    assert not more
+    rates = sorted({s["learning_rate"] for s in search.settings("dqn", "cpu", 10) if s} | set(usual))
+    below, above = (rates[rates.index(*usual) + i] for i in (-1, 1))
+    assert search_of("dqn", {usual: 10.0}) == [(usual, 0), ((below,), 0), ((above,), 0)]
     # One side is left at a value below a tenth of the preset's return, the other goes on.
-    known = {2e-3: 10.0, 1e-3: 7.0, 5e-3: 0.9}
-    assert search_of_dqn(known) == [(2e-3, 0), (1e-3, 0), (3e-4, 0), (5e-3, 0)]
-    # Then the first seed is through, and those within 80% of the best have another.
-    known = {2e-3: 10.0, 1e-3: 8.1, 3e-4: 0.5, 5e-3: 0.9}
-    assert search_of_dqn(known)[-2:] == [(2e-3, 1), (1e-3, 1)]
+    further = rates[rates.index(below) - 1]
+    known = {usual: 10.0, (below,): 7.0, (above,): 0.9}
+    assert search_of("dqn", known) == [(usual, 0), ((below,), 0), ((further,), 0), ((above,), 0)]
+    # Then the first seed is through, and those within 90% of the best have another.
+    known |= {(below,): 9.1, (further,): 0.5}
+    assert search_of("dqn", known)[-2:] == [(usual, 1), ((below,), 1)]
     # A training that diverged before its first evaluation is hopeless, not a crash.
-    known[5e-3] = None
-    assert search_of_dqn(known)[-2:] == [(2e-3, 1), (1e-3, 1)]
+    known[(above,)] = None
+    assert search_of("dqn", known)[-2:] == [(usual, 1), ((below,), 1)]
+
+
+def test_the_next_axis_of_the_search_starts_from_the_best_of_the_one_before():
+    rates, scales = search.axes("bdqnp3", "cpu").values()
+    (((usual_rate, usual_scale), _),) = search_of("bdqnp3", {})
+    known = {(rate, usual_scale): 1.0 + rate for rate in {*rates, usual_rate}}
+    best = max(rates)
+    wanted = [values for values, _ in search_of("bdqnp3", known)]
+    assert set(wanted) - set(known) == {(best, 0.3), (best, 3.0)}
+    # Along the whole of both axes, and then the other seed.
+    known |= {(best, scale): 1.0 / scale for scale in scales if scale != usual_scale}
+    found = search_of("bdqnp3", known)
+    assert {values for values, _ in found} == set(known)
+    assert [values for values, seed in found if seed == 1] == [(best, 0.1)]
 
 
 def test_the_whole_grid_drops_only_hopeless_settings():
@@ -110,7 +132,7 @@ def test_the_whole_grid_drops_only_hopeless_settings():
     first = search.trials(scope, SUMS, [])
     assert len(first) == len(paper.RATES)
     assert {t.seed for t in first} == {0}
-    rows = [scored(t, s) for t, s in zip(first, [8.1, 10.0, 7.9, 0.0, 0.0, 0.0, None], strict=True)]
+    rows = [scored(t, s) for t, s in zip(first, [9.1, 10.0, 8.9, 0.0, 0.0, 0.0, None], strict=True)]
     later = [t for t in search.trials(scope, SUMS, rows) if t.seed > 0]
     assert [t.config for t in later] == [t.config for t in first[:2]]
     # As long as one first seed is missing nothing is decided.

@@ -1,28 +1,30 @@
 """Table "hpsearchspace": the search for hyperparameters, on size 10 as in the paper.
 
-The paper's grid is the product of its axes. The reduced search goes outward from the preset's setting along one axis at
-a time, with two seeds. Two rules spare hopeless trials. On the way outward a value with less than `LOST` of the return
-at the preset's is the last of its side. And the other seeds go only through settings whose first score is at least
-`HOPELESS` of the method's best. Neither can change the best setting's own numbers, which always come from all seeds;
-they can miss a setting whose first seed was unlucky by more than the margin, or that lies beyond a hopeless one.
+The paper's grid is the product of its axes. The reduced search takes one axis after the other: from the preset's
+setting outward along the first, from the best of that along the second, and so on, with the first seed. Two rules
+spare hopeless trials. On the way outward a value with less than `LOST` of the return in the middle is the last of its
+side. And the other seeds go only through settings whose first score is at least `HOPELESS` of the method's best.
+Neither can change the best setting's own numbers, which always come from all seeds; they can miss a setting whose
+first seed was unlucky by more than the margin, or that lies beyond a hopeless one.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from uvax.estimators import METHODS as KNOWN
 from uvax.experiments import analysis, paper
 from uvax.experiments.analysis import Row
 from uvax.experiments.content import Cell, Chart, Section, Table
 from uvax.experiments.experiment import Experiment, Scope
-from uvax.experiments.presets import preset_hyperparameters
+from uvax.experiments.presets import changes, preset_hyperparameters
 from uvax.experiments.rows import Trial
 from uvax.experiments.trial import trial_config
 
 NAME = "search"
-HOPELESS = 0.8
+HOPELESS = 0.9
 LOST = 0.1
 
 # The axes of the paper's table, and one of ours: the paper mentions no scale of intrinsic rewards, and it matters.
@@ -34,7 +36,7 @@ AXES: dict[str, tuple[float, ...]] = {
     "intrinsic_scale": (1.0, 1e2, 1e4, 1e5, 1e6),
 }
 # The reduced search trains shorter and so with higher rates than the paper: the preset's is not to be the last one.
-_REDUCED = AXES | {"learning_rate": (*paper.RATES, 5e-3, 1e-2)}
+_REDUCED = AXES | {"learning_rate": (*paper.RATES, 2e-3, 5e-3, 1e-2, 2e-2)}
 _SMOKE = {name: values[-3:] for name, values in AXES.items()}
 _TABLES = {"paper": AXES, "smoke": _SMOKE}
 _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
@@ -51,21 +53,17 @@ def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
 
 
 def settings(method: str, preset: str, size: int | None = None) -> list[dict[str, float]]:
-    """Changes to the preset, each a setting that may be tried: the grid for `paper`, one axis at a time otherwise."""
+    """Changes to the preset: the grid for `paper`, else one axis at a time, the others not changed."""
+    along = axes(method, preset)
     if preset == "paper":
-        along = axes(method, preset)
         return [dict(zip(along, values, strict=True)) for values in itertools.product(*along.values())]
-    return [{}, *itertools.chain.from_iterable(_ways(method, preset, size))]
-
-
-def _ways(method: str, preset: str, size: int | None) -> list[list[dict[str, float]]]:
-    """The ways outward from the preset's setting, down and up each axis, nearest value first."""
     usual = preset_hyperparameters(preset, method, size)
-    ways = []
-    for name, values in axes(method, preset).items():
-        ways.append([{name: value} for value in sorted(values, reverse=True) if value < usual[name]])
-        ways.append([{name: value} for value in sorted(values) if value > usual[name]])
-    return ways
+    return [{}, *({name: v} for name, values in along.items() for v in itertools.chain(*_sides(values, usual[name])))]
+
+
+def _sides(values: Sequence[float], middle: float) -> tuple[list[float], list[float]]:
+    """The values below and above the middle, nearest first."""
+    return sorted((v for v in values if v < middle), reverse=True), sorted(v for v in values if v > middle)
 
 
 def scope(preset: str) -> Scope:
@@ -87,10 +85,8 @@ def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> li
         if scope.preset == "paper":
             beginning = [trial(setting) for setting in settings(method, scope.preset, size)]
         else:
-            middle = trial({})
-            beginning = [middle]
-            for way in _ways(method, scope.preset, size):
-                beginning += _outward(map(trial, way), scores, LOST * scores.get(middle.id, math.inf))
+            usual = preset_hyperparameters(scope.preset, method, size)
+            beginning = _one_axis_after_the_other(trial, axes(method, scope.preset), usual, scores)
         first += beginning
         if all(one.id in scores for one in beginning):
             bar = HOPELESS * max(scores[one.id] for one in beginning)
@@ -99,13 +95,31 @@ def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> li
     return first + later
 
 
-def _outward(way: Iterable[Trial], scores: Mapping[str, float], bar: float) -> list[Trial]:
-    """As far as to go for now: up to the first trial that has no score yet or one below the bar."""
-    found = []
-    for trial in way:
-        found.append(trial)
-        if scores.get(trial.id, -math.inf) < bar:
+def _one_axis_after_the_other(
+    trial: Callable[[Mapping[str, float]], Trial],
+    along: Mapping[str, Sequence[float]],
+    usual: Mapping[str, Any],
+    scores: Mapping[str, float],
+) -> list[Trial]:
+    """As far as to go for now. An axis waits for all scores of the one before it, whose best value is its middle."""
+
+    def known(one: Trial) -> float:
+        return scores.get(one.id, -math.inf)
+
+    middle: dict[str, float] = {}
+    found = [trial(middle)]
+    for name, values in along.items():
+        if any(one.id not in scores for one in found):
             break
+        here = {usual[name]: trial(middle)}
+        bar = LOST * known(here[usual[name]])
+        for side in _sides(values, usual[name]):
+            for value in side:
+                here[value] = trial({**middle, name: value})
+                if known(here[value]) < bar:
+                    break  # no score yet, or nothing was learned there
+        found += [one for value, one in here.items() if value != usual[name]]
+        middle = {**middle, name: max(here.items(), key=lambda item: known(item[1]))[0]}
     return found
 
 
@@ -128,8 +142,9 @@ def section(rows: Sequence[Row]) -> Section | None:
     how = (
         "The whole grid of the paper."
         if preset == "paper"
-        else "A reduced search: from the preset's setting outward along one axis at a time, the others held fixed, on "
-        f"either side up to the first value with less than {LOST:.0%} of the return at the preset's."
+        else "A reduced search, one axis after the other: from the preset's setting outward along the first, from the "
+        f"best of that along the next, on either side up to the first value with less than {LOST:.0%} of the return in "
+        "the middle."
     )
     introduction = (
         f"{how} After the first seed, settings below {HOPELESS:.0%} of the method's best score are not tried again; "
@@ -150,14 +165,15 @@ def _groups(rows: Sequence[Row], method: str) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["config"]["method"] == method:
-            key = ", ".join(f"{k} {v:g}" for k, v in _setting(row).items()) or "the preset's"
+            key = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in _setting(row).items())
             groups.setdefault(key, []).append(row)
     return groups
 
 
 def _setting(row: Row) -> dict[str, float]:
-    """The values on the search's axes that differ from the preset's."""
-    return {name: value for name, value in analysis.changed(row).items() if name in AXES}
+    """The values on the search's axes."""
+    config = row["config"]
+    return {name: config["hyperparameters"][name] for name in axes(config["method"], config["preset"])}
 
 
 def _best(rows: Sequence[Row], method: str) -> tuple[str, list[Row]] | None:
@@ -175,7 +191,7 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
     for method in methods:
         groups = _groups(rows, method)
         diverged = sum(not str(row["result"]["status"]).startswith("finished") for g in groups.values() for row in g)
-        usual = analysis.over_seeds(groups.get("the preset's", []), "best", "return")
+        usual = [row for group in groups.values() for row in group if not changes(row["config"])]
         found = best[method]
         body.append(
             [
@@ -183,7 +199,7 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
                 Cell(str(len(groups)), len(groups)),
                 found[0] if found else "–",
                 analysis.interval_cell(analysis.over_seeds(found[1] if found else [], "best", "return")),
-                analysis.interval_cell(usual),
+                analysis.interval_cell(analysis.over_seeds(usual, "best", "return")),
                 Cell(str(diverged), diverged),
             ]
         )
@@ -198,15 +214,16 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
 
 
 def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart | None:
-    """Return along one axis, the other hyperparameters being the preset's."""
+    """Return along one axis, the values on the others being those with which most of this one was tried."""
     series = []
     for method in methods:
-        along: dict[float, list[Row]] = {}
+        tried: dict[tuple[float, ...], dict[float, list[Row]]] = {}
         for row in rows:
-            config = row["config"]
-            if config["method"] == method and axis in config["hyperparameters"] and not set(_setting(row)) - {axis}:
-                along.setdefault(config["hyperparameters"][axis], []).append(row)
-        if len(along) > 1 and axis in axes(method, rows[0]["config"]["preset"]):
+            if row["config"]["method"] == method and axis in (setting := _setting(row)):
+                others = tuple(value for name, value in setting.items() if name != axis)
+                tried.setdefault(others, {}).setdefault(setting[axis], []).append(row)
+        along = max(tried.values(), key=len, default={})
+        if len(along) > 1:
             values = sorted(along)
             points = [analysis.numbers(along[v], "best", "return") for v in values]
             series.append(analysis.seeds_series(paper.label(method), values, points, colour=analysis.colour_of(method)))
@@ -222,7 +239,8 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
         log_x=True,
         y_from_zero=True,
         alt=f"Mean return of the best evaluation against {words} on a logarithmic axis, a line for each method.",
-        caption="All other hyperparameters are the preset's. Bands: lowest to highest seed.",
+        caption="The other hyperparameters: those with which most of this axis was tried, in the end the best found "
+        "along the axes before. Bands: lowest to highest seed.",
     )
 
 
@@ -232,8 +250,8 @@ def notes(scope: Scope) -> list[str]:
         how = f"{count} settings (the whole grid)"
     else:
         how = (
-            f"At most {count} settings (a reduced search: outward from the preset's along one axis at a time, up to "
-            f"the first value with less than {LOST:.0%} of its return)"
+            f"At most {count} settings (a reduced search: outward from the preset's along one axis, from the best of "
+            f"that along the next, up to the first value with less than {LOST:.0%} of the return in the middle)"
         )
     return [
         f"{how}; other seeds than the first only for those within {HOPELESS:.0%} of a method's best. More trials may "
