@@ -168,7 +168,7 @@ def reference(path: str) -> None:
         stored |= {f"{name}/batch/{n}": np.asarray(x) for n, x in batch._asdict().items() if x is not None}
         for part in ("params", "target", "frozen"):
             tree = getattr(state, part)
-            nets = tree if name == "uvu" else {f"q{k}": member for k, member in enumerate(tree.members)}
+            nets = tree if name == "uvu" else {f"q{k}": member for k, member in enumerate(tree.apart())}
             for net, value in nets.items():
                 layers = {"encode_obs": value.encode_obs, "encode_task": value.encode_task, "head": value.head}
                 layers |= {f"hidden{i}": layer for i, layer in enumerate(value.hidden)}

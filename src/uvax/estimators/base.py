@@ -19,6 +19,10 @@ Optional is `cache(state, obs, task, action, next_obs)`: a pytree of values per 
 (outputs of a frozen network), or None. A trainer with the memory for it computes them once per dataset and hands the
 batch's rows back in `batch.cache`; where it does not fit, it tries `compact_cache`, which may keep less. `update` must
 give the same result with either and without.
+
+Optional is `update_many(state, steps, batch_at)`, for a method with a better order of work than one step after the
+other. `steps` is a pytree with a leading axis, `batch_at(step) -> (batch, key)`; it returns the state after all of them
+and the metrics of each. A trainer may use it on a CPU, and must get what `update` would give, to rounding.
 """
 
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -29,6 +33,7 @@ from uvax.data.transition import Spec, Transition
 
 State = TypeVar("State")
 Metrics = dict[str, Float[Array, ""]]
+MetricsOfSteps = dict[str, Float[Array, " length"]]
 
 
 @runtime_checkable

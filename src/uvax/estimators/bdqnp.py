@@ -1,17 +1,42 @@
 """BDQNP(K): an ensemble of K Q-networks with randomised priors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from uvax.data.transition import Spec, Transition
-from uvax.estimators.base import Metrics, TrainState
+from uvax.estimators.base import Metrics, MetricsOfSteps, TrainState
 from uvax.estimators.bootstrap import next_weights
 from uvax.estimators.checks import require, require_flag, require_nonnegative, require_whole
 from uvax.estimators.learning import Hyperparameters, half_square, td_target
 from uvax.nets import Ensemble, select
+
+
+class _Seen(NamedTuple):
+    """The losses of the members so far, and mean and squared deviations of their values, for every step and row."""
+
+    loss: Float[Array, " length"]
+    mean: Float[Array, "length B"]
+    squares: Float[Array, "length B"]
+
+    @classmethod
+    def nothing(cls, length: int, rows: int) -> "_Seen":
+        return cls(jnp.zeros(length), jnp.zeros((length, rows)), jnp.zeros((length, rows)))
+
+    def add(self, k: Int[Array, ""], loss: Float[Array, " length"], value: Float[Array, "length B"]) -> "_Seen":
+        """And member k's, by Welford's recursion: a difference of two large sums would lose a small variance."""
+        off = value - self.mean
+        mean = self.mean + off / (k + 1).astype(off.dtype)
+        return _Seen(self.loss + loss, mean, self.squares + off * (value - mean))
+
+    def metrics(self, members: int) -> MetricsOfSteps:
+        """Those of `update`, for every step."""
+        uncertainty = jnp.mean(self.squares, axis=-1) / (members - 1)
+        return {"loss": self.loss, "q": jnp.mean(self.mean, axis=-1), "uncertainty": uncertainty}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +73,62 @@ class BDQNP(Hyperparameters):
         return self.prior_scale * state.frozen.at(obs, task, action), self.prior_scale * state.frozen(next_obs, task)
 
     def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
+        state, loss, q_sa = self._learn(state, batch, key)
+        metrics = {"q": jnp.mean(q_sa), "uncertainty": jnp.mean(jnp.var(q_sa, axis=-1, ddof=1))}
+        return state, {"loss": loss, **metrics}
+
+    def update_many(
+        self, state: TrainState, steps: PyTree, batch_at: Callable[[PyTree], tuple[Transition, Array]]
+    ) -> tuple[TrainState, MetricsOfSteps]:
+        """`update` for one step after the other, member by member: all steps of one, then all steps of the next.
+
+        Members do not depend on each other, so only the order of the work is another. What one member needs stays in
+        the processor's cache for all its steps, where 35 members (38 MB at width 128) come from main memory in every
+        step; and one member is compiled, not 35.
+        """
+        if self.shared_bootstrap:
+
+            def step(state: TrainState, at: PyTree) -> tuple[TrainState, Metrics]:
+                batch, key = batch_at(at)
+                return self.update(state, batch, key=key)
+
+            return jax.lax.scan(step, state, steps)
+
+        def train(seen: _Seen, member: tuple[Array, TrainState]) -> tuple[_Seen, TrainState]:
+            k, state = member
+
+            def step(state: TrainState, at: PyTree) -> tuple[TrainState, tuple[Array, Array]]:
+                batch, key = batch_at(at)
+                own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, k, 1, axis=-1), batch.cache)
+                trained, loss, q_sa = self._learn(state, batch._replace(cache=own), key)
+                return trained, (loss, q_sa[:, 0])
+
+            trained, (loss, q_sa) = jax.lax.scan(step, state, steps)
+            return seen.add(k, loss, q_sa), trained._replace(frozen=None)
+
+        rows = jax.eval_shape(lambda: batch_at(jax.tree.map(lambda x: x[0], steps))[0].discount)
+        seen = _Seen.nothing(len(jax.tree.leaves(steps)[0]), *rows.shape)
+        seen, trained = jax.lax.scan(train, seen, (jnp.arange(self.members), self._apart(state)))
+        return self._together(trained, state), seen.metrics(self.members)
+
+    def _apart(self, state: TrainState) -> TrainState:
+        """The states of single members, stacked: a network with one head stands for an ensemble of one."""
+        return jax.tree.map(
+            lambda x: x.networks if isinstance(x, Ensemble) else jnp.broadcast_to(x, (self.members, *x.shape)),
+            state,
+            is_leaf=lambda x: isinstance(x, Ensemble),
+        )
+
+    def _together(self, members: TrainState, like: TrainState) -> TrainState:
+        return jax.tree.map(
+            lambda old, new: Ensemble(new) if isinstance(old, Ensemble) else new[0],
+            like._replace(frozen=None),
+            members,
+            is_leaf=lambda x: isinstance(x, Ensemble),
+        )._replace(frozen=like.frozen)
+
+    def _learn(self, state: TrainState, batch: Transition, key: Array) -> tuple[TrainState, Array, Float[Array, "B K"]]:
+        """One step of the members in `state`, their loss, and Q_k(s, a) before it."""
         online, target = state.params, state.params if state.target is None else state.target
         cache = batch.cache or self.cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
         prior_sa, next_prior = cache or (0.0, 0.0)
@@ -62,10 +143,10 @@ class BDQNP(Hyperparameters):
 
         def loss(ensemble):
             q_sa = ensemble.at(batch.obs, batch.task, batch.action) + prior_sa
-            metrics = {"q": jnp.mean(q_sa), "uncertainty": jnp.mean(jnp.var(q_sa, axis=-1, ddof=1))}
-            return half_square(q_sa - y), metrics
+            return half_square(q_sa - y), {"q_sa": q_sa}
 
-        return self.gradient_step(state, loss, self.build_optimiser())
+        state, found = self.gradient_step(state, loss, self.build_optimiser())
+        return state, found["loss"], found["q_sa"]
 
     def first(self, state: TrainState, members: int) -> tuple["BDQNP", TrainState]:
         """The ensemble of the first so many members, for inference: it is what training it alone would have made.

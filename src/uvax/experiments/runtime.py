@@ -105,8 +105,8 @@ def _chart(cells: Mapping[tuple[Any, ...], list[Row]]) -> Chart:
         log_x=True,
         log_y=True,
         alt="Milliseconds per gradient step against ensemble size, both axes logarithmic; horizontal lines for UVU.",
-        caption="Median over chunks of two seconds, bands: quartiles. Horizontal: UVU, which has no members to count. "
-        "Dashed: outputs of the frozen priors and of g computed once per dataset.",
+        caption="Median over chunks of two seconds or ten steps, bands: quartiles. Horizontal: UVU, which has no "
+        "members to count. Dashed: outputs of the frozen priors and of g computed once per dataset.",
     )
 
 

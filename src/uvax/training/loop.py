@@ -140,6 +140,11 @@ class _Program:
     def estimator(self) -> Any:
         return self.static.estimator
 
+    @property
+    def may_reorder(self) -> bool:
+        """Whether `update_many` pays: an accelerator wants large steps, not small ones in a good order."""
+        return self.mesh is None and jax.default_backend() == "cpu"
+
     def over_seeds(self, function: Any, *axes: int | None) -> Any:
         return jax.vmap(function, in_axes=axes) if self.stacked else function
 
@@ -214,20 +219,27 @@ def _run(
             """The rows of a step: uniformly and with replacement."""
             return jax.random.randint(jax.random.fold_in(keys.rows, i), (size,), 0, len(data))
 
-        def step(state: PyTree, at: tuple[Array, Array | None]) -> tuple[PyTree, dict[str, Array]]:
+        def batch_at(at: tuple[Array, Array | None]) -> tuple[Transition, Array]:
             i, rows = at
-            if whole is None:
-                rows = draw(i) if rows is None else rows
-                batch = batch_of(lambda table: table.take(rows))
-            else:
-                batch = whole
-            state, metrics = estimator.update(state, batch, key=jax.random.fold_in(keys.update, i))
-            return state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
+            key = jax.random.fold_in(keys.update, i)
+            if whole is not None:
+                return whole, key
+            rows = draw(i) if rows is None else rows
+            return batch_of(lambda table: table.take(rows)), key
+
+        def step(state: PyTree, at: tuple[Array, Array | None]) -> tuple[PyTree, dict[str, Array]]:
+            batch, key = batch_at(at)
+            return estimator.update(state, batch, key=key)
 
         steps = first + jnp.arange(length, dtype=jnp.int32)
         # For all steps at once: for one batch, random bits are a hundred operations on few numbers.
         ahead = size is not None and length * size <= _DRAWN_AHEAD
-        state, metrics = jax.lax.scan(step, state, (steps, jax.vmap(draw)(steps) if ahead else None))
+        at = (steps, jax.vmap(draw)(steps) if ahead else None)
+        if ahead and program.may_reorder and callable(getattr(estimator, "update_many", None)):
+            state, metrics = estimator.update_many(state, at, batch_at)
+        else:
+            state, metrics = jax.lax.scan(step, state, at)
+        metrics = {name: values.astype(jnp.float32) for name, values in metrics.items()}
         means = {name: jnp.mean(values) for name, values in metrics.items()}
         return Chunk(state, means, metrics["loss"], _count_nonfinite(state))
 
