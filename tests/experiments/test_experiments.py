@@ -101,12 +101,12 @@ def test_the_search_goes_outward_from_the_preset_and_stops_where_nothing_is_lear
     rates = sorted({s["learning_rate"] for s in search.settings("dqn", "cpu", 10) if s} | set(usual))
     below, above = (rates[rates.index(*usual) + i] for i in (-1, 1))
     assert search_of("dqn", {usual: 10.0}) == [(usual, 0), ((below,), 0), ((above,), 0)]
-    # One side is left at a value below a tenth of the preset's return, the other goes on.
+    # One side is left at a value below half of the preset's return, the other goes on.
     further = rates[rates.index(below) - 1]
-    known = {usual: 10.0, (below,): 7.0, (above,): 0.9}
+    known = {usual: 10.0, (below,): 7.0, (above,): 4.9}
     assert search_of("dqn", known) == [(usual, 0), ((below,), 0), ((further,), 0), ((above,), 0)]
     # Then the first seed is through, and those within 90% of the best have another.
-    known |= {(below,): 9.1, (further,): 0.5}
+    known |= {(below,): 9.1, (further,): 4.5}
     assert search_of("dqn", known)[-2:] == [(usual, 1), ((below,), 1)]
     # A training that diverged before its first evaluation is hopeless, not a crash.
     known[(above,)] = None
@@ -116,15 +116,15 @@ def test_the_search_goes_outward_from_the_preset_and_stops_where_nothing_is_lear
 def test_the_next_axis_of_the_search_starts_from_the_best_of_the_one_before():
     rates, scales = search.axes("bdqnp3", "cpu").values()
     (((usual_rate, usual_scale), _),) = search_of("bdqnp3", {})
-    known = {(rate, usual_scale): 1.0 + rate for rate in {*rates, usual_rate}}
+    known = {(rate, usual_scale): 0.9 + rate for rate in {*rates, usual_rate}}
     best = max(rates)
     wanted = [values for values, _ in search_of("bdqnp3", known)]
     assert set(wanted) - set(known) == {(best, 0.3), (best, 3.0)}
     # Along the whole of both axes, and then the other seed.
-    known |= {(best, scale): 1.0 / scale for scale in scales if scale != usual_scale}
+    known |= {(best, scale): 1.0 - 0.1 * math.log10(scale) for scale in scales if scale != usual_scale}
     found = search_of("bdqnp3", known)
     assert {values for values, _ in found} == set(known)
-    assert [values for values, seed in found if seed == 1] == [(best, 0.1)]
+    assert [values for values, seed in found if seed == 1] == [(best, 0.3), (best, 0.1)]
 
 
 def test_the_whole_grid_drops_only_hopeless_settings():

@@ -25,7 +25,7 @@ from uvax.experiments.trial import trial_config
 
 NAME = "search"
 HOPELESS = 0.9
-LOST = 0.1
+LOST = 0.5
 
 # The axes of the paper's table, and one of ours: the paper mentions no scale of intrinsic rewards, and it matters.
 AXES: dict[str, tuple[float, ...]] = {
