@@ -111,6 +111,23 @@ def test_what_fails_for_good_is_said_and_recorded(tmp_path, trials):
         assert store.finished() == {t.id for t in trials} - {lost}
 
 
+def test_what_an_end_makes_possible_starts_at_once(tmp_path, trials):
+    """Trials that wait for a result do not wait for the others that run beside it, and hear of failures."""
+    first, second, *later = trials
+    heard = []
+
+    def more(failed):
+        heard.append(set(failed))
+        return jobs_of([later.pop(0)], tmp_path) if later else []
+
+    executor = Pretend(RowStore(tmp_path), {second.id: ["refused"]})
+    summary, snapshots = run([first, second], executor, tmp_path, more=more)
+    assert executor.started == [t.id for t in trials]
+    assert heard[:2] == [set(), {second.id}]
+    assert summary.done == 3
+    assert (snapshots[-1].done, snapshots[-1].total) == (3, 4)
+
+
 def test_an_interrupt_stops_the_workers_and_is_raised_again(tmp_path, trials):
     executor = Pretend(RowStore(tmp_path), {trials[1].id: [KeyboardInterrupt()]})
     with pytest.raises(KeyboardInterrupt):

@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ from uvax.experiments import analysis
 from uvax.experiments.estimates import Estimates, in_words
 from uvax.experiments.executors import Executor, LocalExecutor
 from uvax.experiments.experiment import Experiment, Scope, Settings
-from uvax.experiments.jobs import collect_job, trial_job
+from uvax.experiments.jobs import Job, collect_job, trial_job
 from uvax.experiments.rows import RowStore, Trial
 from uvax.experiments.runner import Summary, contained_in, missing, reuse, run_jobs
 from uvax.experiments.view import live_view
 
 DATA_FILE = "data.safetensors"
-_ROUNDS = 20  # an experiment that wants ever new trials is a bug
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +110,6 @@ def run(
 ) -> Summary:
     """Collect what is missing and run every missing trial."""
     experiment, scope, places = plan.experiment, plan.scope, plan.places
-    total = Summary()
     if plan.collect:
         jobs = [
             collect_job(
@@ -134,42 +132,62 @@ def run(
     checksums = {}
     if experiment.needs_data:
         checksums = {size: _checksum(places.dataset(size, scope.preset), size) for size in scope.sizes}
-    store = RowStore(places.results)
-    command = shlex.join(["uvax", *map(_short, sys.argv[1:])])
-    failed: set[str] = set()
-    for _ in range(_ROUNDS):
-        rows, _problems = read_rows(places.results)
-        wanted = missing(experiment.trials(scope, checksums, _own(rows, experiment)), rows)
-        left = reuse(wanted, rows, store)
-        if taken := len(wanted) - len(left):
-            say(f"Rows taken over from other experiments and from larger ensembles: {taken}.")
-        left = [trial for trial in left if trial.id not in failed]
-        later = contained_in(left)
-        left = [trial for trial in left if trial.id not in later]
-        if not left:
-            if taken:
-                continue
-            break
-        jobs = [
-            trial_job(
-                trial,
-                title=analysis.title_of(trial),
-                work=places.work,
-                data=places.dataset(trial.config["size"], scope.preset) if experiment.needs_data else None,
-                command=command,
-                nice=nice,
-            )
-            for trial in left
-        ]
+    trials = _Trials(plan, checksums, nice)
+    summary = Summary()
+    if jobs := trials.next():
         with live_view(experiment.name) as show:
-            done = run_jobs(
-                jobs, executor, results=places.results, estimates=plan.estimates, show=show, retries=retries
+            summary = run_jobs(
+                jobs,
+                executor,
+                results=places.results,
+                estimates=plan.estimates,
+                show=show,
+                retries=retries,
+                more=trials.next,
             )
-        finished = {row["trial_id"] for row in read_rows(places.results)[0]}
-        failed |= {trial.id for trial in left if trial.id not in finished}
-        total.done += done.done
-        total.failed += done.failed
-    return total
+    if trials.taken:
+        say(f"Rows taken over from other experiments and from larger ensembles: {trials.taken}.")
+    return summary
+
+
+class _Trials:
+    """The trials to run, as the rows there are make them known."""
+
+    def __init__(self, plan: Plan, checksums: Mapping[int, str], nice: int):
+        self._plan, self._checksums, self._nice = plan, checksums, nice
+        self._command = shlex.join(["uvax", *map(_short, sys.argv[1:])])
+        self._given: set[str] = set()
+        self.taken = 0  # rows that were there already, in other experiments and in larger ensembles
+
+    def next(self, failed: Set[str] = frozenset()) -> list[Job]:
+        """Those that are wanted now and were not given before."""
+        left = [trial for trial in self._missing() if trial.id not in failed]
+        later = contained_in(left)
+        new = [trial for trial in left if trial.id not in later | self._given]
+        self._given |= {trial.id for trial in new}
+        return list(map(self._job, new))
+
+    def _missing(self) -> list[Trial]:
+        experiment, places = self._plan.experiment, self._plan.places
+        while True:
+            rows, _problems = read_rows(places.results)
+            wanted = missing(experiment.trials(self._plan.scope, self._checksums, _own(rows, experiment)), rows)
+            left = reuse(wanted, rows, RowStore(places.results))
+            if len(left) == len(wanted):
+                return left
+            self.taken += len(wanted) - len(left)  # and what is wanted may depend on them
+
+    def _job(self, trial: Trial) -> Job:
+        plan = self._plan
+        data = plan.places.dataset(trial.config["size"], plan.scope.preset) if plan.experiment.needs_data else None
+        return trial_job(
+            trial,
+            title=analysis.title_of(trial),
+            work=plan.places.work,
+            data=data,
+            command=self._command,
+            nice=self._nice,
+        )
 
 
 def _own(rows: Sequence[dict[str, Any]], experiment: Experiment) -> list[dict[str, Any]]:

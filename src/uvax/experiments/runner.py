@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,18 @@ def run_jobs(
     show: Callable[[Snapshot], None],
     retries: int = 2,
     poll_seconds: float = 1.0,
+    more: Callable[[Set[str]], Sequence[Job]] | None = None,
 ) -> Summary:
     """Run jobs to the end of the list. Ctrl-C stops the workers at their next checkpoint and is raised again.
 
     A job that crashes is put back, at most `retries` times, and goes on from its last checkpoint; one that is refused
     is not. Either way a failure ends up in the summary and in `failed/` beside the rows.
+
+    When a job has ended and none waits, `more(ids of the failed)` is asked for jobs that it made possible.
     """
     waiting = deque(jobs)
+    total = len(waiting)
+    lost: set[str] = set()
     attempts: dict[str, int] = {}
     begun: dict[str, float] = {}
     running: dict[str, Job] = {}
@@ -96,7 +101,7 @@ def run_jobs(
         progress = executor.progress()
         state = {name: (job.title, progress.get(name, Progress())) for name, job in running.items()}
         left = estimates.left(waiting, running.values(), progress, begun, slots=len(running) + max(executor.slots, 0))
-        return Snapshot(summary.done, len(jobs), state, summary.failed, left, len(waiting))
+        return Snapshot(summary.done, total, state, summary.failed, left, len(waiting))
 
     try:
         while waiting or running:
@@ -117,7 +122,11 @@ def run_jobs(
                 else:
                     tried = f" after {attempts[job.id]} attempts" if attempts[job.id] > 1 else ""
                     summary.failed.append(f"{job.title} failed{tried}: {outcome.message}")
+                    lost.add(job.id)
                     _record_failure(results, job, outcome.message, attempts[job.id])
+                if more is not None and not waiting:
+                    waiting.extend(more(lost))
+                    total += len(waiting)
         show(snapshot())
     except BaseException:
         executor.stop()
