@@ -154,7 +154,7 @@ def section(rows: Sequence[Row]) -> Section | None:
     return Section(
         NAME,
         'Search for hyperparameters (Table "hpsearchspace")',
-        [introduction, *notes, table, *charts],
+        [introduction, *notes, table, *charts, _everything(own, methods)],
         summary="",
         rows=[row["trial_id"] for row in own],
     )
@@ -210,6 +210,34 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
         rows=body,
         caption="Return: best evaluation, mean over seeds. The best of several settings is flattered by luck, the more "
         "so the more settings were tried.",
+    )
+
+
+def _everything(rows: Sequence[Row], methods: Sequence[str]) -> Table:
+    """Every setting tried, in order of its values."""
+    body: list[list[Cell | str]] = []
+    for method in methods:
+        groups = _groups(rows, method)
+        for key, group in sorted(groups.items(), key=lambda item: tuple(_setting(item[1][0]).values())):
+            impossible = analysis.over_seeds(group, "final", "attempt_impossible").estimate
+            returns = [analysis.over_seeds(group, part, "return") for part in ("best", "final", "last")]
+            seeds = len({row["seed"] for row in group})
+            body.append(
+                [
+                    paper.label(method),
+                    key,
+                    Cell(str(seeds), seeds),
+                    *map(analysis.interval_cell, returns),
+                    Cell(analysis.share(impossible), impossible),
+                ]
+            )
+    return Table(
+        id="search-all",
+        title="Every setting tried",
+        columns=["method", "setting", "seeds", "best", "fresh boards", "last", "impossible"],
+        rows=body,
+        caption="Fresh boards: the best checkpoint again, on boards that chose nothing. Impossible: share of its "
+        "attempts there at tasks whose door is not on the board.",
     )
 
 
