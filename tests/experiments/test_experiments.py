@@ -76,6 +76,12 @@ def test_the_reduced_search_varies_one_axis_at_a_time():
     assert len(search.settings("bdqnp3", "paper")) == len(paper.RATES) * len(paper.PRIOR_SCALES)
 
 
+def test_a_method_of_your_own_is_searched_along_the_axes_it_has():
+    assert search.axes("uvax.estimators:UVU", "cpu").keys() == search.axes("uvu", "cpu").keys()
+    with pytest.raises(InvalidInput, match=r"OrderedDict.* expected a frozen dataclass"):
+        search.axes("collections:OrderedDict", "cpu")
+
+
 def scored(trial, score):
     return trial.row({"best": None if score is None else {"return": score}})
 

@@ -22,7 +22,8 @@ give the same result with either and without.
 
 Optional is `update_many(state, steps, batch_at)`, for a method with a better order of work than one step after the
 other. `steps` is a pytree with a leading axis, `batch_at(step) -> (batch, key)`; it returns the state after all of them
-and the metrics of each. A trainer may use it on a CPU, and must get what `update` would give, to rounding.
+and the metrics of each, or None if these settings leave no other order. A trainer may use it on a CPU, and must get
+what `update` would give, to rounding.
 """
 
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable

@@ -79,20 +79,15 @@ class BDQNP(Hyperparameters):
 
     def update_many(
         self, state: TrainState, steps: PyTree, batch_at: Callable[[PyTree], tuple[Transition, Array]]
-    ) -> tuple[TrainState, MetricsOfSteps]:
+    ) -> tuple[TrainState, MetricsOfSteps] | None:
         """`update` for one step after the other, member by member: all steps of one, then all steps of the next.
 
         Members do not depend on each other, so only the order of the work is another. What one member needs stays in
         the processor's cache for all its steps, where 35 members (38 MB at width 128) come from main memory in every
         step; and one member is compiled, not 35.
         """
-        if self.shared_bootstrap:
-
-            def step(state: TrainState, at: PyTree) -> tuple[TrainState, Metrics]:
-                batch, key = batch_at(at)
-                return self.update(state, batch, key=key)
-
-            return jax.lax.scan(step, state, steps)
+        if self.shared_bootstrap:  # these depend on each other
+            return None
 
         def train(seen: _Seen, member: tuple[Array, TrainState]) -> tuple[_Seen, TrainState]:
             k, state = member

@@ -82,6 +82,8 @@ def preset_hyperparameters(name: str, method: str, size: int | None = None, **ch
     numbers = preset(name).of(size)
     check_method(method)
     cls = METHODS[method][0] if method in METHODS else imported(method, "method")
+    if not dataclasses.is_dataclass(cls):
+        raise InvalidInput(f"the method {method!r} is {cls!r}; expected a frozen dataclass, as in uvax.estimators.base")
     known = {f.name for f in dataclasses.fields(cls)}
     shared = {key: value for key, value in numbers.shared.items() if key in known}
     given = {**shared, **numbers.methods.get(method, {}), **changes}

@@ -8,13 +8,11 @@ Neither can change the best setting's own numbers, which always come from all se
 first seed was unlucky by more than the margin, or that lies beyond a hopeless one.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from uvax.estimators import METHODS as KNOWN
 from uvax.experiments import analysis, paper
 from uvax.experiments.analysis import Row
 from uvax.experiments.content import Cell, Chart, Section, Table
@@ -44,7 +42,7 @@ _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
 
 def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
     """The axes that a method is searched along. UVU's prior_scale is none of the paper's and stays what it is."""
-    fields = {f.name for f in dataclasses.fields(KNOWN[method][0])}
+    fields = preset_hyperparameters(preset, method)
     return {
         name: values
         for name, values in _TABLES.get(preset, _REDUCED).items()

@@ -235,10 +235,8 @@ def _run(
         # For all steps at once: for one batch, random bits are a hundred operations on few numbers.
         ahead = size is not None and length * size <= _DRAWN_AHEAD
         at = (steps, jax.vmap(draw)(steps) if ahead else None)
-        if ahead and program.may_reorder and callable(getattr(estimator, "update_many", None)):
-            state, metrics = estimator.update_many(state, at, batch_at)
-        else:
-            state, metrics = jax.lax.scan(step, state, at)
+        many = getattr(estimator, "update_many", None) if ahead and program.may_reorder else None
+        state, metrics = (many and many(state, at, batch_at)) or jax.lax.scan(step, state, at)
         metrics = {name: values.astype(jnp.float32) for name, values in metrics.items()}
         means = {name: jnp.mean(values) for name, values in metrics.items()}
         return Chunk(state, means, metrics["loss"], _count_nonfinite(state))
