@@ -69,10 +69,10 @@ def test_width_changes_nothing_but_the_width():
 
 def test_the_reduced_search_varies_one_axis_at_a_time():
     for method in ("dqn", "bdqnp3", "dqn-rnd-p", "uvu"):
-        found = search.settings(method, "cpu")
-        assert {} in found
-        assert all(len(setting) <= 1 for setting in found)
-    assert {tuple(s) for s in search.settings("uvu", "cpu") if s} == {("learning_rate",), ("uvu_learning_rate",)}
+        start, *others = search.settings(method, "cpu", 10)
+        assert start == search.start(method, "cpu", 10)
+        assert {sum(setting[name] != start[name] for name in start) for setting in others} == {1}
+    assert set(search.start("uvu", "cpu")) == {"learning_rate", "uvu_learning_rate"}
     assert len(search.settings("bdqnp3", "paper")) == len(paper.RATES) * len(paper.PRIOR_SCALES)
 
 
@@ -100,11 +100,19 @@ def search_of(method, known):
     return [(tuple(t.config["hyperparameters"][name] for name in along), t.seed) for t in found]
 
 
-def test_the_search_goes_outward_from_the_preset_and_stops_where_nothing_is_learned():
-    # The preset's rate is tried first, then its neighbours, whatever they may return.
+def test_the_search_does_not_start_from_what_it_found():
+    """Else running it again would want other trials, and its rows would no longer be its own."""
+    for method in search.scope("cpu").methods:
+        start = search.start(method, "cpu", 10)
+        (first,) = search.trials(dataclasses.replace(search.scope("cpu"), methods=(method,)), SUMS, [])
+        assert start.items() <= first.config["hyperparameters"].items()
+
+
+def test_the_search_goes_outward_from_its_start_and_stops_where_nothing_is_learned():
+    # The first rate is tried first, then its neighbours, whatever they may return.
     (usual, _), *more = search_of("dqn", {})
     assert not more
-    rates = sorted({s["learning_rate"] for s in search.settings("dqn", "cpu", 10) if s} | set(usual))
+    rates = sorted({s["learning_rate"] for s in search.settings("dqn", "cpu", 10)} | set(usual))
     below, above = (rates[rates.index(*usual) + i] for i in (-1, 1))
     assert search_of("dqn", {usual: 10.0}) == [(usual, 0), ((below,), 0), ((above,), 0)]
     # One side is left at a value below half of the preset's return, the other goes on.

@@ -10,6 +10,7 @@ import pytest
 from uvax.experiments.estimates import Estimates, in_words
 from uvax.experiments.executors import Outcome, Progress
 from uvax.experiments.jobs import trial_job
+from uvax.experiments.presets import preset_hyperparameters
 from uvax.experiments.rows import RowStore, Trial
 from uvax.experiments.runner import missing, reuse, run_jobs
 from uvax.experiments.view import Lines, headline, picture
@@ -146,6 +147,17 @@ def test_a_trial_of_another_experiment_is_taken_over(tmp_path):
     assert copy["provenance"]["reused_from"].startswith("table1/")
     # A copy is not copied again: its origin is.
     assert reuse([Trial("other", config, 3)], [copy], store) != []
+
+
+def test_what_is_taken_over_says_anew_how_it_differs_from_the_preset(tmp_path):
+    """A setting that the search found may have become the preset since."""
+    store = RowStore(tmp_path)
+    usual = preset_hyperparameters("cpu", "dqn", 10)
+    config = {"kind": "x", "preset": "cpu", "method": "dqn", "size": 10, "hyperparameters": usual}
+    store.append(Trial("search", config, 0).row({"changes": {"learning_rate": 3e-3}}))
+    assert reuse([Trial("table1", config, 0)], store.read().rows, store) == []
+    copy = next(row for row in store.read().rows if row["experiment"] == "table1")
+    assert copy["result"]["changes"] == {}
 
 
 def test_time_is_estimated_from_rows_of_this_machine():

@@ -135,7 +135,7 @@ def width_rows() -> list[dict[str, Any]]:
 def search_rows() -> list[dict[str, Any]]:
     rows = []
     for method in ("dqn", "bdqnp3", "dqn-rnd-p", "uvu"):
-        for setting in search.settings(method, "cpu"):
+        for setting in search.settings(method, "cpu", 10):
             bonus = -sum(abs(math.log10(v / 3e-4)) / 2 for v in setting.values() if v < 0.1)
             rows += [_row("search", _config(method, 10, setting), s, method, 10, bonus) for s in range(2)]
     return rows

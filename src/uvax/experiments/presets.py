@@ -22,13 +22,13 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """Numbers of one scale. `shared` holds for every method that has such a hyperparameter, `methods` for one."""
+    """Numbers of one scale. `shared` holds for every method that has such a hyperparameter."""
 
     training: Training
     shared: Mapping[str, Any] = field(default_factory=dict)
-    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Doors have one place each on boards of size 5 and move on larger ones, which take longer to learn.
-    larger: Mapping[str, Any] = field(default_factory=dict)  # changes to `shared`
+    larger: Mapping[str, Any] = field(default_factory=dict)  # changes to `shared`, where the search begins
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what it found, on larger boards; by method
     steps_per_size: int | None = None  # times the size, instead of `training.steps`
 
     def of(self, size: int | None) -> "Preset":
@@ -38,6 +38,12 @@ class Preset:
         steps = self.training.steps if self.steps_per_size is None else self.steps_per_size * size
         training = dataclasses.replace(self.training, steps=steps)
         return dataclasses.replace(self, training=training, shared={**self.shared, **self.larger})
+
+    def found(self, method: str, size: int | None) -> Mapping[str, Any]:
+        """What the search found for a method, to be used on boards of this size. Ensembles share their setting."""
+        if size is None or size <= 5:
+            return {}
+        return self.tuned.get("bdqnp" if method.startswith("bdqnp") else method, {})
 
 
 PRESETS: dict[str, Preset] = {
@@ -71,11 +77,14 @@ def preset_training(name: str, size: int | None = None) -> Training:
     return preset(name).of(size).training
 
 
-def preset_hyperparameters(name: str, method: str, size: int | None = None, **changes: Any) -> dict[str, Any]:
+def preset_hyperparameters(
+    name: str, method: str, size: int | None = None, *, tuned: bool = True, **changes: Any
+) -> dict[str, Any]:
     """The whole configuration of a method in a preset and for boards of one size, as `build_estimator` reads it.
 
     `changes` are hyperparameters that differ from the preset; one that the method does not have is an error. A method
-    of your own is "your_module:Class", a dataclass; it gets those of the preset's numbers that it has fields for.
+    of your own is "your_module:Class", a dataclass; it gets those of the preset's shared numbers that it has fields
+    for. Without `tuned`, nothing of what the search found for this method.
 
         build_estimator(preset_hyperparameters("cpu", "uvu", width=256))
     """
@@ -86,7 +95,7 @@ def preset_hyperparameters(name: str, method: str, size: int | None = None, **ch
         raise InvalidInput(f"the method {method!r} is {cls!r}; expected a frozen dataclass, as in uvax.estimators.base")
     known = {f.name for f in dataclasses.fields(cls)}
     shared = {key: value for key, value in numbers.shared.items() if key in known}
-    given = {**shared, **numbers.methods.get(method, {}), **changes}
+    given = {**shared, **(numbers.found(method, size) if tuned else {}), **changes}
     if method in METHODS:
         return config(make(method, **given))
     if unknown := sorted(set(given) - known):

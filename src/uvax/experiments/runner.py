@@ -11,6 +11,7 @@ from uvax.experiments.estimates import Estimates
 from uvax.experiments.executors import Executor, Progress
 from uvax.experiments.jobs import Job
 from uvax.experiments.nested import configurations, contained
+from uvax.experiments.presets import changes
 from uvax.experiments.rows import RowStore, Trial, trial_id
 from uvax.files import append_jsonl
 
@@ -48,7 +49,8 @@ def reuse(trials: Sequence[Trial], rows: Sequence[dict[str, Any]], store: RowSto
     """Take over what another experiment has run already; returns the trials that are still missing.
 
     A trial is decided by its configuration and seed, not by which experiment asked for it. The new row keeps the
-    result and the provenance of the old one, and names it. The training of a large ensemble also gives smaller ones.
+    result and the provenance of the old one, and names it; what differs from the preset is said anew, since the preset
+    may have changed. The training of a large ensemble also gives smaller ones.
     """
     original = [row for row in rows if "reused_from" not in row["provenance"]]
     every = [*(part for row in original for part in contained(row)), *original]
@@ -61,7 +63,8 @@ def reuse(trials: Sequence[Trial], rows: Sequence[dict[str, Any]], store: RowSto
             continue
         origin = f"{row['experiment']}/{row['trial_id']}"
         provenance = {**row["provenance"], "reused_from": origin}
-        store.append({**trial.row(row["result"]), "provenance": provenance})
+        anew = {"changes": changes(trial.config)} if "changes" in row["result"] else {}
+        store.append({**trial.row({**row["result"], **anew}), "provenance": provenance})
     return left
 
 

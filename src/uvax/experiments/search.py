@@ -1,7 +1,8 @@
 """Table "hpsearchspace": the search for hyperparameters, on size 10 as in the paper.
 
-The paper's grid is the product of its axes. The reduced search takes one axis after the other: from the preset's
-setting outward along the first, from the best of that along the second, and so on, with the first seed. Two rules
+The paper's grid is the product of its axes. The reduced search takes one axis after the other: from its start (the
+preset without what the search found) outward along the first, from the best of that along the second, and so on, with
+the first seed. Two rules
 spare hopeless trials. On the way outward a value with less than `LOST` of the return in the middle is the last of its
 side. And the other seeds go only through settings whose first score is at least `HOPELESS` of the method's best.
 Neither can change the best setting's own numbers, which always come from all seeds; they can miss a setting whose
@@ -11,13 +12,12 @@ first seed was unlucky by more than the margin, or that lies beyond a hopeless o
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from uvax.experiments import analysis, paper
 from uvax.experiments.analysis import Row
 from uvax.experiments.content import Cell, Chart, Section, Table
 from uvax.experiments.experiment import Experiment, Scope
-from uvax.experiments.presets import changes, preset_hyperparameters
+from uvax.experiments.presets import preset_hyperparameters
 from uvax.experiments.rows import Trial
 from uvax.experiments.trial import trial_config
 
@@ -33,8 +33,9 @@ AXES: dict[str, tuple[float, ...]] = {
     "uvu_learning_rate": paper.RATES,
     "intrinsic_scale": (1.0, 1e2, 1e4, 1e5, 1e6),
 }
-# The reduced search trains shorter and so with higher rates than the paper: the preset's is not to be the last one.
-_REDUCED = AXES | {"learning_rate": (*paper.RATES, 2e-3, 5e-3, 1e-2, 2e-2)}
+# The reduced search trains shorter and so with higher rates than the paper: where it starts is not to be the end.
+_HIGHER = (2e-3, 5e-3, 1e-2, 2e-2)
+_REDUCED = {name: (*values, *_HIGHER) if "learning_rate" in name else values for name, values in AXES.items()}
 _SMOKE = {name: values[-3:] for name, values in AXES.items()}
 _TABLES = {"paper": AXES, "smoke": _SMOKE}
 _METHODS = ("dqn", "bdqnp3", "dqn-rnd", "dqn-rnd-p", "uvu")
@@ -50,13 +51,20 @@ def axes(method: str, preset: str) -> dict[str, tuple[float, ...]]:
     }
 
 
+def start(method: str, preset: str, size: int | None = None) -> dict[str, float]:
+    """Where the search begins: the preset's values on the axes, without what the search itself found."""
+    usual = preset_hyperparameters(preset, method, size, tuned=False)
+    return {name: usual[name] for name in axes(method, preset)}
+
+
 def settings(method: str, preset: str, size: int | None = None) -> list[dict[str, float]]:
-    """Changes to the preset: the grid for `paper`, else one axis at a time, the others not changed."""
+    """Values on the axes: the grid for `paper`, else one axis at a time, the others as at the start."""
     along = axes(method, preset)
     if preset == "paper":
         return [dict(zip(along, values, strict=True)) for values in itertools.product(*along.values())]
-    usual = preset_hyperparameters(preset, method, size)
-    return [{}, *({name: v} for name, values in along.items() for v in itertools.chain(*_sides(values, usual[name])))]
+    middle = start(method, preset, size)
+    outward = ((name, v) for name, values in along.items() for v in itertools.chain(*_sides(values, middle[name])))
+    return [middle, *({**middle, name: v} for name, v in outward)]
 
 
 def _sides(values: Sequence[float], middle: float) -> tuple[list[float], list[float]]:
@@ -83,8 +91,8 @@ def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> li
         if scope.preset == "paper":
             beginning = [trial(setting) for setting in settings(method, scope.preset, size)]
         else:
-            usual = preset_hyperparameters(scope.preset, method, size)
-            beginning = _one_axis_after_the_other(trial, axes(method, scope.preset), usual, scores)
+            middle = start(method, scope.preset, size)
+            beginning = _one_axis_after_the_other(trial, axes(method, scope.preset), middle, scores)
         first += beginning
         if all(one.id in scores for one in beginning):
             bar = HOPELESS * max(scores[one.id] for one in beginning)
@@ -96,7 +104,7 @@ def trials(scope: Scope, datasets: Mapping[int, str], rows: Sequence[Row]) -> li
 def _one_axis_after_the_other(
     trial: Callable[[Mapping[str, float]], Trial],
     along: Mapping[str, Sequence[float]],
-    usual: Mapping[str, Any],
+    middle: Mapping[str, float],
     scores: Mapping[str, float],
 ) -> list[Trial]:
     """As far as to go for now. An axis waits for all scores of the one before it, whose best value is its middle."""
@@ -104,19 +112,18 @@ def _one_axis_after_the_other(
     def known(one: Trial) -> float:
         return scores.get(one.id, -math.inf)
 
-    middle: dict[str, float] = {}
     found = [trial(middle)]
     for name, values in along.items():
         if any(one.id not in scores for one in found):
             break
-        here = {usual[name]: trial(middle)}
-        bar = LOST * known(here[usual[name]])
-        for side in _sides(values, usual[name]):
+        here = {middle[name]: trial(middle)}
+        bar = LOST * known(here[middle[name]])
+        for side in _sides(values, middle[name]):
             for value in side:
                 here[value] = trial({**middle, name: value})
                 if known(here[value]) < bar:
                     break  # no score yet, or nothing was learned there
-        found += [one for value, one in here.items() if value != usual[name]]
+        found += [one for value, one in here.items() if value != middle[name]]
         middle = {**middle, name: max(here.items(), key=lambda item: known(item[1]))[0]}
     return found
 
@@ -140,9 +147,9 @@ def section(rows: Sequence[Row]) -> Section | None:
     how = (
         "The whole grid of the paper."
         if preset == "paper"
-        else "A reduced search, one axis after the other: from the preset's setting outward along the first, from the "
-        f"best of that along the next, on either side up to the first value with less than {LOST:.0%} of the return in "
-        "the middle."
+        else "A reduced search, one axis after the other: outward from its start along the first, from the best of "
+        f"that along the next, on either side up to the first value with less than {LOST:.0%} of the return in the "
+        "middle."
     )
     introduction = (
         f"{how} After the first seed, settings below {HOPELESS:.0%} of the method's best score are not tried again; "
@@ -174,6 +181,11 @@ def _setting(row: Row) -> dict[str, float]:
     return {name: config["hyperparameters"][name] for name in axes(config["method"], config["preset"])}
 
 
+def _is_start(row: Row) -> bool:
+    config = row["config"]
+    return _setting(row) == start(config["method"], config["preset"], config["size"])
+
+
 def _best(rows: Sequence[Row], method: str) -> tuple[str, list[Row]] | None:
     groups = _groups(rows, method)
     if not groups:
@@ -189,7 +201,7 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
     for method in methods:
         groups = _groups(rows, method)
         diverged = sum(not str(row["result"]["status"]).startswith("finished") for g in groups.values() for row in g)
-        usual = [row for group in groups.values() for row in group if not changes(row["config"])]
+        beginning = [row for group in groups.values() for row in group if _is_start(row)]
         found = best[method]
         body.append(
             [
@@ -197,17 +209,17 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
                 Cell(str(len(groups)), len(groups)),
                 found[0] if found else "–",
                 analysis.interval_cell(analysis.over_seeds(found[1] if found else [], "best", "return")),
-                analysis.interval_cell(analysis.over_seeds(usual, "best", "return")),
+                analysis.interval_cell(analysis.over_seeds(beginning, "best", "return")),
                 Cell(str(diverged), diverged),
             ]
         )
     return Table(
         id="search-best",
         title="Best settings found",
-        columns=["method", "settings tried", "best setting", "return", "preset's return", "diverged"],
+        columns=["method", "settings tried", "best setting", "return", "at the start", "diverged"],
         rows=body,
         caption="Return: best evaluation, mean over seeds. The best of several settings is flattered by luck, the more "
-        "so the more settings were tried.",
+        "so the more settings were tried. At the start: the setting that the search goes out from.",
     )
 
 
@@ -276,8 +288,8 @@ def notes(scope: Scope) -> list[str]:
         how = f"{count} settings (the whole grid)"
     else:
         how = (
-            f"At most {count} settings (a reduced search: outward from the preset's along one axis, from the best of "
-            f"that along the next, up to the first value with less than {LOST:.0%} of the return in the middle)"
+            f"At most {count} settings (a reduced search: outward from its start along one axis, from the best of that "
+            f"along the next, up to the first value with less than {LOST:.0%} of the return in the middle)"
         )
     return [
         f"{how}; other seeds than the first only for those within {HOPELESS:.0%} of a method's best. More trials may "
