@@ -154,8 +154,8 @@ def test_an_estimator_of_ones_own_is_named_by_its_place(data):
     assert (values["class"], values["daring"], values["width"]) == (name, 0.7, 32)
     with pytest.raises(InvalidInput, match="unknown hyperparameter"):
         preset_hyperparameters("smoke", name, shy=1)
-    plain = {k: v for k, v in values.items() if k != "bootstrap"}
-    assert build_estimator(plain) == Mine(**{k: v for k, v in plain.items() if k != "class"})
+    estimator = build_estimator(json.loads(json.dumps(values)))
+    assert estimator == Mine(daring=0.7, width=32, depth=1, batch_size=32, target_period=16)
 
 
 def test_boards_are_the_same_for_all_methods_and_differ_between_seeds():

@@ -10,7 +10,7 @@ from typing import Any
 
 from uvax.envs.go_to_door import WALLS
 from uvax.evaluation.protocol import PLACES
-from uvax.experiments import ablation, chain, paper, runtime, search, width
+from uvax.experiments import ablation, chain, novelty, paper, runtime, search, width
 from uvax.experiments.presets import Training, changes
 from uvax.experiments.rows import Trial
 from uvax.experiments.timing import timing_config
@@ -177,6 +177,18 @@ def runtime_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def novelty_rows() -> list[dict[str, Any]]:
+    rows = []
+    for size in (5, 10):
+        for i, different in enumerate(novelty.variants("cpu")):
+            steps = [1_000, 2_000, 3_000]
+            told = [0.5 + 0.02 * (i + 1) * (k + 1) for k in range(len(steps))]
+            last = {"step": 3_000, "auroc": told[-1], "known": 5e-5, "random": 6e-5, "impossible": 8e-5}
+            result = {"status": "finished", "last": last, "curve": {"step": steps, "auroc": told}, "seconds": {}}
+            rows.append(Trial("novelty", novelty.novelty_config(size, DATASET, "cpu", different), 0).row(result))
+    return rows
+
+
 def board_rows() -> list[dict[str, Any]]:
     result = {"png": base64.b64encode(_png(8, 8)).decode(), "width": 8, "height": 8, "mission": "go to the red door"}
     return [Trial("board", {"kind": "board", "size": 10, "tile": 32}, 0).row(result)]
@@ -227,7 +239,7 @@ def _chain_result(method: str, config: dict[str, Any], seed: int) -> dict[str, A
 
 @functools.cache
 def every_row() -> list[dict[str, Any]]:
-    parts = (table1_rows, width_rows, search_rows, ablation_rows, runtime_rows, board_rows, chain_rows)
+    parts = (table1_rows, width_rows, search_rows, ablation_rows, runtime_rows, novelty_rows, board_rows, chain_rows)
     return [row for part in parts for row in part()]
 
 

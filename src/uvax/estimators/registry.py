@@ -7,7 +7,6 @@ import numpy as np
 
 from uvax.errors import InvalidInput, unknown_name
 from uvax.estimators.bdqnp import BDQNP
-from uvax.estimators.bootstrap import Greedy
 from uvax.estimators.dqn import DQN
 from uvax.estimators.rnd import RND
 from uvax.estimators.uvu import UVU
@@ -38,37 +37,48 @@ def make(method: str, **hyperparameters: Any):
 
 def config(estimator: Any) -> dict[str, Any]:
     """Hyperparameters as JSON-able data, the class's name included; callables are recorded by name only."""
-    fields = {}
-    for field in dataclasses.fields(estimator):
-        got = getattr(estimator, field.name)
-        if dataclasses.is_dataclass(got):
-            got = got.name if hasattr(got, "name") else config(got)
-        elif callable(got):
-            got = f"{getattr(got, '__module__', '')}:{getattr(got, '__qualname__', repr(got))}"
-        elif isinstance(got, np.generic):
-            got = got.item()
-        fields[field.name] = got
-    return {"class": type(estimator).__name__, **fields}
+    described = {field.name: _described(getattr(estimator, field.name)) for field in dataclasses.fields(estimator)}
+    return {"class": type(estimator).__name__, **described}
 
 
-def from_config(values: dict[str, Any]):
-    """The estimator that `config` described; needs one of uvax's own classes and settings that are plain data."""
+def _described(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return value.name if hasattr(value, "name") else config(value)
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', repr(value))}"
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_config(values: dict[str, Any], cls: type | None = None):
+    """The estimator that `config` described: one of uvax's own classes, or `cls`, with settings that are plain data.
+
+    Settings that are not (a policy, a network) must be the defaults of the class.
+    """
     values = dict(values)
     name = values.pop("class", None)
     classes = {cls.__name__: cls for cls, _ in METHODS.values()}
-    if name not in classes:
+    if cls is None and name not in classes:
         raise InvalidInput(
             f"the configuration is of an estimator called {name!r}, which uvax does not have; "
             "pass the estimator itself: load(path, estimator=...)"
         )
-    if values.get("bootstrap", "greedy") != "greedy" or ":" in str(values.get("network", "")):
+    cls = cls or classes[name]
+    defaults = {field.name: _default(field) for field in dataclasses.fields(cls)}
+    for key in values:
+        if key not in defaults:
+            raise unknown_name(f"hyperparameter of {name}", key, defaults)
+    given = {
+        key: value
+        for key, value in values.items()
+        if defaults[key] is dataclasses.MISSING or value != _described(defaults[key])
+    }
+    if "bootstrap" in given or ":" in str(given.get("network", "")):
         raise InvalidInput(
             "the configuration names a policy or network that is a function of yours and cannot be stored; "
             "pass the estimator itself: load(path, estimator=...)"
         )
-    values["bootstrap"] = Greedy()
-    known = {f.name for f in dataclasses.fields(classes[name])}
-    for key in values:
-        if key not in known:
-            raise unknown_name(f"hyperparameter of {name}", key, known)
-    return classes[name](**values)
+    return cls(**given)
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

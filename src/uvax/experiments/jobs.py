@@ -23,6 +23,7 @@ KINDS = {
     "task_rejection": "uvax.experiments.trial:perform",
     "step_time": "uvax.experiments.timing:perform",
     "board": "uvax.experiments.board:perform",
+    "novelty": "uvax.experiments.novelty:perform",
 }
 
 

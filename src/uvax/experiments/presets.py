@@ -114,10 +114,7 @@ def changes(config: Mapping[str, Any]) -> dict[str, Any]:
 def build_estimator(hyperparameters: Mapping[str, Any]) -> Any:
     """The estimator of a configuration, one of uvax's own or one of yours."""
     place = str(hyperparameters.get("class"))
-    if ":" not in place:
-        return from_config(dict(hyperparameters))
-    given = {key: value for key, value in hyperparameters.items() if key != "class"}
-    return imported(place, "method")(**given)
+    return from_config(dict(hyperparameters), imported(place, "method") if ":" in place else None)
 
 
 def check_method(method: str) -> None:
