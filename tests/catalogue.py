@@ -47,8 +47,8 @@ class Method(NamedTuple):
 METHODS = {
     "dqn": Method(DQN, {}),
     "bdqnp": Method(BDQNP, {"members": 3}, variance=True),
-    "dqn-rnd": Method(RND, {"heads": 8, "prior": False, "rnd_learning_rate": 1e-2}, twin_loss="loss_rnd"),
-    "dqn-rnd-p": Method(RND, {"heads": 8, "prior": True, "rnd_learning_rate": 1e-2}, twin_loss="loss_rnd"),
+    "dqn-rnd": Method(RND, {"heads": 8, "prior": False, "rnd_learning_rate": 1e-2}, twin_loss="loss_u"),
+    "dqn-rnd-p": Method(RND, {"heads": 8, "prior": True, "rnd_learning_rate": 1e-2}, twin_loss="loss_u"),
     "uvu": Method(UVU, {"heads": 8, "uvu_learning_rate": 1e-2}, variance=True, twin_loss="loss_u"),
     "a user's own": Method(_counted, {"bits": 8}),
 }

@@ -194,7 +194,7 @@ def test_rnd_is_the_papers_equations(name, bootstrap, seed):
     for metric, network, outputs, wanted in (
         ("loss_q", "q", f64(state.params["q"](batch.obs, batch.task)), q_targets(state, batch, pi)),
         ("loss_intrinsic", "intrinsic", intrinsic_s, targets),
-        ("loss_rnd", "u", u_s, distilled),
+        ("loss_u", "u", u_s, distilled),
     ):
         loss, slope = td_loop(outputs, wanted, batch)
         assert float(metrics[metric]) == pytest.approx(loss, rel=1e-5), metric

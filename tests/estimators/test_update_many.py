@@ -9,13 +9,16 @@ import pytest
 
 from catalogue import quick_jit
 from uvax.envs import GoToDoor
-from uvax.estimators import BDQNP, Policy, Sampler
+from uvax.estimators import BDQNP, RND, UVU, Policy, Sampler
 from uvax.experiments.timing import random_dataset
 from uvax.nets import ensemble
 from uvax.training import fit, loop
 
 ROWS, STEPS = 16, 9
-SMALL = BDQNP(members=3, width=16, depth=1, batch_size=ROWS, learning_rate=3e-3, target_period=4)
+SIZE = {"width": 16, "depth": 1, "batch_size": ROWS, "learning_rate": 3e-3, "target_period": 4}
+SMALL = BDQNP(members=3, **SIZE)
+UVU_SMALL = UVU(heads=3, uvu_learning_rate=2e-3, **SIZE)
+RND_SMALL = RND(heads=3, rnd_learning_rate=2e-3, intrinsic_scale=10.0, **SIZE)
 
 
 def evenly(obs, task):
@@ -32,6 +35,15 @@ CASES = {
     "without a target, a given policy": replace(SMALL, target_period=0, bootstrap=Policy(evenly)),
     "a slow target, sampled actions": replace(SMALL, target_lambda=0.3, bootstrap=Sampler(one_at_random)),
     "vmapped": replace(SMALL, members=5),
+    "uvu": UVU_SMALL,
+    "uvu, shared bootstrap, no target": replace(UVU_SMALL, shared_bootstrap=True, target_period=0),
+    "uvu, a given policy": replace(UVU_SMALL, bootstrap=Policy(evenly)),
+    "uvu, sampled actions, gradient descent": replace(
+        UVU_SMALL, bootstrap=Sampler(one_at_random), optimiser="sgd", learning_rate=0.1, uvu_learning_rate=0.1
+    ),
+    "rnd with a prior": RND_SMALL,
+    "rnd with a prior, a given policy": replace(RND_SMALL, bootstrap=Policy(evenly)),
+    "rnd": replace(RND_SMALL, prior=False, target_lambda=0.3),
 }
 
 
@@ -41,8 +53,8 @@ def data():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_member_by_member_is_step_by_step(name, data, monkeypatch):
-    """The state afterwards, cached priors or not, and the metrics of every step."""
+def test_network_by_network_is_step_by_step(name, data, monkeypatch):
+    """The state afterwards, with or without what is kept of frozen networks, and the metrics of every step."""
     monkeypatch.setattr(ensemble, "MAX_UNROLLED", 4)
     estimator = CASES[name]
 
@@ -85,15 +97,17 @@ def test_members_that_depend_on_each_other_have_no_other_order(data):
 
 
 @pytest.mark.parametrize("seeds", [None, 2])
-def test_fit_uses_it(data, monkeypatch, seeds):
+@pytest.mark.parametrize("small", [SMALL, UVU_SMALL], ids=["bdqnp", "uvu"])
+def test_fit_uses_it(data, monkeypatch, small, seeds):
     used = []
+    cls = type(small)
 
-    def remember(self, state, steps, batch_at, update_many=BDQNP.update_many):
+    def remember(self, state, steps, batch_at, update_many=cls.update_many):
         used.append(len(steps[0]))
         return update_many(self, state, steps, batch_at)
 
-    monkeypatch.setattr(BDQNP, "update_many", remember)
+    monkeypatch.setattr(cls, "update_many", remember)
     # A rate of its own: nothing else has compiled this estimator.
-    estimator = replace(SMALL, learning_rate=1.2345e-3)
+    estimator = replace(small, learning_rate=1.2345e-3)
     fit(estimator, data, STEPS, progress=False, **({"seeds": seeds} if seeds else {}))
     assert used == [STEPS]

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from uvax.data.transition import Spec
+from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
 from uvax.estimators.base import Metrics, TrainState
-from uvax.estimators.bootstrap import Bootstrap, Greedy, Policy, Sampler
+from uvax.estimators.bootstrap import Bootstrap, Greedy, Policy, Sampler, next_weights
 from uvax.estimators.checks import (
     number,
     require,
@@ -23,8 +23,9 @@ from uvax.estimators.checks import (
     require_positive,
     require_whole,
 )
-from uvax.nets import ActionMLP, Activation, Conditioned, Network, Parametrisation
+from uvax.nets import ActionMLP, Activation, Conditioned, Network, Parametrisation, select
 
+Handed = dict[str, Array]  # what a network hands on to those that learn after it in the same step
 NetworkFactory = Callable[..., Network]
 """`factory(spec, heads, key=key) -> Network`, for networks of your own."""
 
@@ -98,14 +99,9 @@ class Hyperparameters:
             )
         return Conditioned(spec, heads, width=width, depth=depth, normalise=self.normalise, key=key)
 
-    def build_optimiser(self, rates: dict[str, float] | float | None = None) -> optax.GradientTransformation:
-        """The optimiser; `rates` gives each top-level entry of the parameters a learning rate of its own."""
-        if isinstance(rates, dict):
-            return optax.partition(
-                {name: self.build_optimiser(rate) for name, rate in rates.items()},
-                lambda params: {name: jax.tree.map(lambda _, label=name: label, sub) for name, sub in params.items()},
-            )
-        rate = self.learning_rate if rates is None else rates
+    def build_optimiser(self, rate: float | None = None) -> optax.GradientTransformation:
+        """The optimiser; `rate` is another learning rate than `learning_rate`."""
+        rate = self.learning_rate if rate is None else rate
         if self.optimiser == "sgd":
             return optax.sgd(rate)
         # A full batch has no stated size; the paper's is then the divisor.
@@ -132,16 +128,36 @@ class Hyperparameters:
         params = optax.apply_updates(state.params, updates)
         step = state.step + 1
         target = state.target
-        if self.target_period:
+        if target is not None:
             due = step % self.target_period == 0
-            # A target may hold fewer entries than the parameters: what never bootstraps needs none.
-            source = {name: params[name] for name in target} if isinstance(target, dict) else params
             # A loop of one turn or none updates the target in place; a select or a conditional would write all of
             # it in every step.
             target = jax.lax.fori_loop(
-                0, due.astype(jnp.int32), lambda _, old: jax.tree.map(self._blend, source, old), target
+                0, due.astype(jnp.int32), lambda _, old: jax.tree.map(self._blend, params, old), target
             )
         return TrainState(params, target, state.frozen, opt_state, step), {"loss": value, **metrics}
+
+    def learn_q(self, state: TrainState, batch: Transition, key: Array) -> tuple[TrainState, Handed, Metrics]:
+        """One step of a Double-DQN Q-network (Eq. lossimp), and what it bootstrapped at, for networks that follow it.
+
+        `weights` [B, A, 1] are those of the actions at s', `scores` the online values that a greedy policy goes by.
+        """
+        online, target = state.params, state.params if state.target is None else state.target
+        next_q = target(batch.next_obs, batch.task)
+        handed: Handed = {}
+        if isinstance(self.bootstrap, Greedy):  # a given policy needs none
+            handed["scores"] = online(batch.next_obs, batch.task)
+        weights = handed["weights"] = next_weights(
+            self.bootstrap, lambda: handed["scores"], batch, num_actions=next_q.shape[-2], key=key
+        )
+        y = td_target(batch.reward[:, None], batch.discount, select(weights, next_q))
+
+        def loss(q):
+            q_sa = q.at(batch.obs, batch.task, batch.action)
+            return half_square(q_sa - y), {"q": jnp.mean(q_sa)}
+
+        state, metrics = self.gradient_step(state, loss, self.build_optimiser())
+        return state, handed, metrics
 
     def _blend(self, new: Array, old: Array) -> Array:
         return new if self.target_lambda == 1.0 else self.target_lambda * new + (1.0 - self.target_lambda) * old

@@ -8,15 +8,16 @@ from jaxtyping import Array, Float, PyTree
 
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
-from uvax.estimators.bootstrap import Policy, next_weights
+from uvax.estimators.bootstrap import Policy
 from uvax.estimators.cached import Features, Outputs
 from uvax.estimators.checks import require_flag, require_positive, require_whole
-from uvax.estimators.learning import Hyperparameters, half_square, td_target
+from uvax.estimators.learning import Handed, half_square, td_target
+from uvax.estimators.staged import Stage, Staged
 from uvax.nets import select, sum_last
 
 
 @dataclass(frozen=True, kw_only=True)
-class RND(Hyperparameters):
+class RND(Staged):
     """Random network distillation with an intrinsic Q-function, with (`prior=True`, DQN-RND-P) or without the prior.
 
     The local error is e(s, a, z) = 1/2 mean_k (u_k - g_k)^2 (Eq. rnd_loss), u being regressed on the frozen g at the
@@ -41,21 +42,22 @@ class RND(Hyperparameters):
         require_positive("rnd_learning_rate", self.rnd_learning_rate)
         require_positive("intrinsic_scale", self.intrinsic_scale)
 
-    def _optimiser(self):
-        rates = {"q": self.learning_rate, "intrinsic": self.learning_rate, "u": self.rnd_learning_rate}
-        return self.build_optimiser(rates)
-
     def init(self, spec: Spec, *, key: Array) -> TrainState:
         key_q, key_intrinsic, key_u, key_g = jax.random.split(key, 4)
-        params = {
+        networks = {
             "q": self.build_network(spec, 1, key=key_q),
-            "intrinsic": self.build_network(spec, 1, key=key_intrinsic),
             "u": self.build_network(spec, self.heads, key=key_u),
+            "intrinsic": self.build_network(spec, 1, key=key_intrinsic),
         }
-        state = self.init_state(params, {"g": self.build_network(spec, self.heads, key=key_g)}, self._optimiser())
-        if state.target is not None:  # u regresses and never bootstraps
-            state = state._replace(target={name: state.target[name] for name in ("q", "intrinsic")})
-        return state
+        g = self.build_network(spec, self.heads, key=key_g)
+        return self.init_networks(networks, {"g": g}, no_target=("u",))  # u regresses and never bootstraps
+
+    def stages(self) -> dict[str, Stage]:
+        return {
+            "q": lambda state, batch, key, _: self.learn_q(state, batch, key),
+            "u": self._learn_u,
+            "intrinsic": self._learn_intrinsic,
+        }
 
     def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> Outputs:
         g = state.frozen["g"]
@@ -65,40 +67,38 @@ class RND(Hyperparameters):
         g = state.frozen["g"]
         return Features(g.at(obs, task, action), g.features(next_obs, task) if self.prior else None)
 
-    def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
-        online, target = state.params, state.params if state.target is None else state.target
-        next_q = target["q"](batch.next_obs, batch.task)
-        weights = next_weights(
-            self.bootstrap,
-            lambda: online["q"](batch.next_obs, batch.task),
-            batch,
-            num_actions=next_q.shape[-2],
-            key=key,
-        )
-        y = td_target(batch.reward[:, None], batch.discount, select(weights, next_q))
-
+    def _learn_u(
+        self, state: TrainState, batch: Transition, key: Array, handed: Handed
+    ) -> tuple[TrainState, Handed, Metrics]:
+        """The regression, and the errors before it: at (s, a), and with the prior at s'."""
         known = batch.cache or self.compact_cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
-        next_intrinsic = select(weights, target["intrinsic"](batch.next_obs, batch.task))
-        if self.prior:
-            next_intrinsic = next_intrinsic + self._next_error(state, weights, known, batch)
+        errors = {"next_error": self._next_error(state, handed["weights"], known, batch)} if self.prior else {}
 
-        def loss(params):
-            q_sa = params["q"].at(batch.obs, batch.task, batch.action)
-            distillation = params["u"].at(batch.obs, batch.task, batch.action) - known.taken
+        def loss(u):
+            difference = u.at(batch.obs, batch.task, batch.action) - known.taken
             # The reward of Q_intr; taken here because u(s, a) is needed for its own loss anyway.
-            error = jax.lax.stop_gradient(self._scaled_error(distillation))
-            y_intrinsic = td_target(error, batch.discount, next_intrinsic)
-            intrinsic = params["intrinsic"].at(batch.obs, batch.task, batch.action)
-            intrinsic = intrinsic + error if self.prior else intrinsic
-            losses = {
-                "loss_q": half_square(q_sa - y),
-                "loss_intrinsic": half_square(intrinsic - y_intrinsic),
-                "loss_rnd": half_square(distillation),
-            }
-            metrics = {"q": jnp.mean(q_sa), "uncertainty": jnp.mean(intrinsic), "error": jnp.mean(error)}
-            return sum(losses.values()), {**losses, **metrics}
+            return half_square(difference), {"error": self._scaled_error(difference)}
 
-        return self.gradient_step(state, loss, self._optimiser())
+        state, found = self.gradient_step(state, loss, self.build_optimiser(self.rnd_learning_rate))
+        error = found.pop("error")
+        return state, {**errors, "error": error}, {**found, "error": jnp.mean(error)}
+
+    def _learn_intrinsic(
+        self, state: TrainState, batch: Transition, key: Array, handed: Handed
+    ) -> tuple[TrainState, Handed, Metrics]:
+        target, error = state.params if state.target is None else state.target, handed["error"]
+        next_intrinsic = select(handed["weights"], target(batch.next_obs, batch.task))
+        if self.prior:
+            next_intrinsic = next_intrinsic + handed["next_error"]
+        y = td_target(error, batch.discount, next_intrinsic)
+
+        def loss(q):
+            intrinsic = q.at(batch.obs, batch.task, batch.action)
+            intrinsic = intrinsic + error if self.prior else intrinsic
+            return half_square(intrinsic - y), {"uncertainty": jnp.mean(intrinsic)}
+
+        state, metrics = self.gradient_step(state, loss, self.build_optimiser())
+        return state, {}, metrics
 
     def value(self, state: TrainState, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A"]:
         return state.params["q"](obs, task)[..., 0]
@@ -118,7 +118,7 @@ class RND(Hyperparameters):
         self, state: TrainState, weights: Float[Array, "B A 1"], known: Outputs | Features, batch: Transition
     ) -> Float[Array, "B 1"]:
         """sum_a w_a e(s', a, z), scaled. Where w is the one-hot of a single a', only the heads of a' are computed."""
-        u, g = state.params["u"], state.frozen["g"]
+        u, g = state.params, state.frozen["g"]
         u_features = u.features(batch.next_obs, batch.task)
         if isinstance(self.bootstrap, Policy):
             return select(weights, self._scaled_error(u.heads(u_features) - known.next_outputs(g)))

@@ -8,15 +8,16 @@ from jaxtyping import Array, Float, PyTree
 
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
-from uvax.estimators.bootstrap import Greedy, greedy, next_weights
+from uvax.estimators.bootstrap import Greedy, greedy
 from uvax.estimators.cached import Features, Outputs
 from uvax.estimators.checks import require_flag, require_nonnegative, require_positive, require_whole
-from uvax.estimators.learning import Hyperparameters, half_square, td_target
+from uvax.estimators.learning import Handed, half_square, td_target
+from uvax.estimators.staged import Stage, Staged
 from uvax.nets import select
 
 
 @dataclass(frozen=True, kw_only=True)
-class UVU(Hyperparameters):
+class UVU(Staged):
     """Universal value-function uncertainties (Section 3).
 
     A frozen random network g with M heads is the value function of the synthetic reward
@@ -47,16 +48,16 @@ class UVU(Hyperparameters):
         require_whole("q_width", self.q_width, 1, optional=True)
         require_whole("q_depth", self.q_depth, 1, optional=True)
 
-    def _optimiser(self):
-        return self.build_optimiser({"q": self.learning_rate, "u": self.uvu_learning_rate})
-
     def init(self, spec: Spec, *, key: Array) -> TrainState:
         key_q, key_u, key_g = jax.random.split(key, 3)
-        params = {
+        networks = {
             "q": self.build_network(spec, 1, key=key_q, width=self.q_width, depth=self.q_depth),
             "u": self.build_network(spec, self.heads, key=key_u),
         }
-        return self.init_state(params, {"g": self.build_network(spec, self.heads, key=key_g)}, self._optimiser())
+        return self.init_networks(networks, {"g": self.build_network(spec, self.heads, key=key_g)})
+
+    def stages(self) -> dict[str, Stage]:
+        return {"q": lambda state, batch, key, _: self.learn_q(state, batch, key), "u": self._learn_u}
 
     def cache(self, state: TrainState, obs: PyTree, task: Array, action: Array, next_obs: PyTree) -> Outputs:
         g = state.frozen["g"]
@@ -66,36 +67,27 @@ class UVU(Hyperparameters):
         g = state.frozen["g"]
         return Features(g.at(obs, task, action), g.features(next_obs, task))
 
-    def update(self, state: TrainState, batch: Transition, *, key: Array) -> tuple[TrainState, Metrics]:
+    def _learn_u(
+        self, state: TrainState, batch: Transition, key: Array, handed: Handed
+    ) -> tuple[TrainState, Handed, Metrics]:
         online, target = state.params, state.params if state.target is None else state.target
         g, scale = state.frozen["g"], self.prior_scale
         known = batch.cache or self.compact_cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
         g_sa, next_g = scale * known.taken, scale * known.next_outputs(g)
-        next_u = scale * target["u"](batch.next_obs, batch.task)
-        next_q = target["q"](batch.next_obs, batch.task)
-
-        if isinstance(self.bootstrap, Greedy):
-            scores = online["q"](batch.next_obs, batch.task)
-            q_weights = weights = greedy(scores)
-            if not self.shared_bootstrap:
-                error = scale * online["u"](batch.next_obs, batch.task) - next_g
-                weights = greedy(scores + self.error_scale * error)
-        else:
-            q_weights = weights = next_weights(
-                self.bootstrap, lambda: next_q, batch, num_actions=next_q.shape[-2], key=key
-            )
-        y_q = td_target(batch.reward[:, None], batch.discount, select(q_weights, next_q))
+        next_u = scale * target(batch.next_obs, batch.task)
+        weights = handed["weights"]
+        if isinstance(self.bootstrap, Greedy) and not self.shared_bootstrap:
+            error = scale * online(batch.next_obs, batch.task) - next_g
+            weights = greedy(handed["scores"] + self.error_scale * error)
         # r_g + discount * u(s', a') with r_g = g(s, a) - discount * g(s', a'), both at head k's own a'.
-        y_u = td_target(g_sa, batch.discount, select(weights, next_u - next_g))
+        y = td_target(g_sa, batch.discount, select(weights, next_u - next_g))
 
-        def loss(params):
-            q_sa = params["q"].at(batch.obs, batch.task, batch.action)
-            u_sa = scale * params["u"].at(batch.obs, batch.task, batch.action)
-            losses = {"loss_q": half_square(q_sa - y_q), "loss_u": half_square(u_sa - y_u)}
-            metrics = {"q": jnp.mean(q_sa), "uncertainty": 0.5 * jnp.mean(jnp.square(u_sa - g_sa))}
-            return losses["loss_q"] + losses["loss_u"], {**losses, **metrics}
+        def loss(u):
+            u_sa = scale * u.at(batch.obs, batch.task, batch.action)
+            return half_square(u_sa - y), {"uncertainty": 0.5 * jnp.mean(jnp.square(u_sa - g_sa))}
 
-        return self.gradient_step(state, loss, self._optimiser())
+        state, metrics = self.gradient_step(state, loss, self.build_optimiser(self.uvu_learning_rate))
+        return state, {}, metrics
 
     def value(self, state: TrainState, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A"]:
         return state.params["q"](obs, task)[..., 0]
