@@ -15,6 +15,7 @@ from uvax.experiments import ablation, analysis, claims, experiment, paper, runt
 from uvax.experiments.executors import LocalExecutor
 from uvax.experiments.experiment import Settings
 from uvax.experiments.jobs import KINDS, Job, perform
+from uvax.experiments.presets import preset_hyperparameters
 from uvax.experiments.rows import RowStore, Trial
 from uvax.experiments.run import Places, make_plan, read_rows
 from uvax.experiments.timing import timing_config
@@ -103,7 +104,8 @@ def search_of(method, known):
 def test_the_search_does_not_start_from_what_it_found():
     """Else running it again would want other trials, and its rows would no longer be its own."""
     for method in search.scope("cpu").methods:
-        start = search.start(method, "cpu", 10)
+        tuned, start = preset_hyperparameters("cpu", method, 10), search.start(method, "cpu", 10)
+        assert any(tuned[name] != value for name, value in start.items())
         (first,) = search.trials(dataclasses.replace(search.scope("cpu"), methods=(method,)), SUMS, [])
         assert start.items() <= first.config["hyperparameters"].items()
 

@@ -125,6 +125,14 @@ def test_only_the_cpu_preset_treats_larger_boards_differently(preset):
     assert trial_config("uvu", 10, "0", preset=preset)["steps"] == preset_training(preset, 10).steps
 
 
+def test_ensembles_of_all_sizes_have_the_setting_that_the_search_found_for_one():
+    rates = {preset_hyperparameters("cpu", method, 7)["learning_rate"] for method in ("bdqnp", "bdqnp3", "bdqnp35")}
+    assert rates == {PRESETS["cpu"].tuned["bdqnp"]["learning_rate"]}
+    assert preset_hyperparameters("cpu", "bdqnp3", 5)["learning_rate"] == 3e-4
+    assert preset_hyperparameters("cpu", "bdqnp3", 7, tuned=False)["learning_rate"] == 2e-3
+    assert preset_hyperparameters("cpu", "bdqnp3", 7, learning_rate=1.0)["learning_rate"] == 1.0
+
+
 def test_names_of_trials_do_not_change():
     """Rows are found again by these ids; a change here would orphan every row that was ever stored."""
     assert trial_id("table1", {"kind": "task_rejection", "size": 5, "width": 128.0}, 3) == "a0d71cbc2ab4"

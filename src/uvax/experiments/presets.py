@@ -58,6 +58,13 @@ PRESETS: dict[str, Preset] = {
         shared={"width": 128, "heads": 64, "batch_size": 256},
         # With the rates of size 5 and 20,000 steps, no method returns more than 0.3 of 7.5 on size 10.
         larger={"learning_rate": 2e-3, "target_period": 128},
+        tuned={
+            "dqn": {"learning_rate": 1e-2},
+            "bdqnp": {"learning_rate": 1e-2},
+            "dqn-rnd": {"learning_rate": 5e-3, "rnd_learning_rate": 3e-5, "intrinsic_scale": 1e4},
+            "dqn-rnd-p": {"learning_rate": 1e-2, "rnd_learning_rate": 3e-5},
+            "uvu": {"learning_rate": 2e-2, "uvu_learning_rate": 1e-4},
+        },
         steps_per_size=3_000,
     ),
     # The paper's: width 512, 512 heads, batch 512, learning rate 3e-4, which are the estimators' defaults.
