@@ -200,7 +200,7 @@ def section(rows: Sequence[Row]) -> Section | None:
             ]
         )
     table = Table(
-        id="novelty",
+        id="novelty-last",
         title="After the last step",
         columns=["size", "setting", "AUROC", "error: well known", "random behaviour", "impossible", "ratio"],
         rows=body,
