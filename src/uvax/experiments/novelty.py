@@ -214,7 +214,7 @@ def section(rows: Sequence[Row]) -> Section | None:
         y_label="AUROC of u's error",
         series=series,
         alt="AUROC of the error of RND's u against training steps, a line for each rate, number of heads and width.",
-        caption="Impossible against well-known tasks at the first state of fresh boards.",
+        caption="Impossible against well-known tasks on fresh boards. Sizes have scales of their own.",
     )
     return Section(
         NAME,
