@@ -56,7 +56,7 @@ def from_config(values: dict[str, Any], cls: type | None = None):
     """
     values = dict(values)
     name = values.pop("class", None)
-    classes = {cls.__name__: cls for cls, _ in METHODS.values()}
+    classes = {known.__name__: known for known, _ in METHODS.values()}
     if cls is None and name not in classes:
         raise InvalidInput(
             f"the configuration is of an estimator called {name!r}, which uvax does not have; "

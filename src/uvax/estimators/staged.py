@@ -1,5 +1,6 @@
 """Methods of several networks that learn in turn: each from the batch and from what those before it hand on."""
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +17,16 @@ Stage = Callable[[TrainState, Transition, Array, Handed], tuple[TrainState, Hand
 
 
 @dataclass(frozen=True, kw_only=True)
-class Staged(Hyperparameters):
-    """A subclass says in `stages` which networks there are and what each does in a step; the first is "q".
+class Staged(Hyperparameters, abc.ABC):
+    """A subclass says in `stages` which networks there are and what each does in a step, in their order.
 
     No network may need what a later one does in the same step. So all steps of the first can be made before the first
     step of the second: `update_many`.
     """
 
+    @abc.abstractmethod
     def stages(self) -> dict[str, Stage]:
-        raise NotImplementedError
+        """name -> what the network of that name does."""
 
     def init_networks(self, networks: dict[str, Any], frozen: PyTree, *, no_target: tuple[str, ...] = ()) -> TrainState:
         """A state at step 0; those of `no_target` never bootstrap."""

@@ -34,15 +34,13 @@ class Preset:
     def of(self, size: int | None) -> "Preset":
         """This preset for boards of one size; None: size 5, and data of your own."""
         if size is None or size <= 5:
-            return self
+            return dataclasses.replace(self, tuned={})
         steps = self.training.steps if self.steps_per_size is None else self.steps_per_size * size
         training = dataclasses.replace(self.training, steps=steps)
         return dataclasses.replace(self, training=training, shared={**self.shared, **self.larger})
 
-    def found(self, method: str, size: int | None) -> Mapping[str, Any]:
-        """What the search found for a method, to be used on boards of this size. Ensembles share their setting."""
-        if size is None or size <= 5:
-            return {}
+    def found(self, method: str) -> Mapping[str, Any]:
+        """What the search found for a method. Ensembles share their setting."""
         return self.tuned.get("bdqnp" if method.startswith("bdqnp") else method, {})
 
 
@@ -102,7 +100,7 @@ def preset_hyperparameters(
         raise InvalidInput(f"the method {method!r} is {cls!r}; expected a frozen dataclass, as in uvax.estimators.base")
     known = {f.name for f in dataclasses.fields(cls)}
     shared = {key: value for key, value in numbers.shared.items() if key in known}
-    given = {**shared, **(numbers.found(method, size) if tuned else {}), **changes}
+    given = {**shared, **(numbers.found(method) if tuned else {}), **changes}
     if method in METHODS:
         return config(make(method, **given))
     if unknown := sorted(set(given) - known):

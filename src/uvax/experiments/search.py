@@ -2,11 +2,10 @@
 
 The paper's grid is the product of its axes. The reduced search takes one axis after the other: from its start (the
 preset without what the search found) outward along the first, from the best of that along the second, and so on, with
-the first seed. Two rules
-spare hopeless trials. On the way outward a value with less than `LOST` of the return in the middle is the last of its
-side. And the other seeds go only through settings whose first score is at least `HOPELESS` of the method's best.
-Neither can change the best setting's own numbers, which always come from all seeds; they can miss a setting whose
-first seed was unlucky by more than the margin, or that lies beyond a hopeless one.
+the first seed. Two rules spare hopeless trials. On the way outward a value with less than `LOST` of the return in the
+middle is the last of its side. And the other seeds go only through settings whose first score is at least `HOPELESS`
+of the method's best. Neither can change the best setting's own numbers, which always come from all seeds; they can miss
+a setting whose first seed was unlucky by more than the margin, or that lies beyond a hopeless one.
 """
 
 import itertools
