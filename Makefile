@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two test processes, one XLA thread each, beat one process with two.
 WORKERS ?= 2
 
-.PHONY: help demo test test-fast test-browser lint format bench soak wheel lock clean
+.PHONY: help demo test test-fast test-browser lint format docs bench soak wheel lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +39,9 @@ lint: $(STAMP) ## ruff and mypy
 format: $(STAMP) ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(STAMP) ## write the numbers of results/ into README and docs/results.md
+	$(BIN)/python tools/results_in_docs.py
 
 bench: $(STAMP) ## all benchmarks, as ratios; rows go to results/benchmarks. Run nothing else meanwhile
 	$(BIN)/python benchmarks/envs.py
