@@ -143,6 +143,25 @@ def test_the_next_axis_of_the_search_starts_from_the_best_of_the_one_before():
     assert [values for values, seed in found if seed == 1] == [(best, 0.3), (best, 0.1)]
 
 
+def test_sizes_are_searches_of_their_own():
+    rows = made_up_rows.search_rows()
+    other = json.loads(json.dumps([row for row in rows if row["config"]["method"] == "dqn"]))
+    for row in other:
+        row["config"]["size"] = 5
+        row["result"]["best"]["return"] += 3.0
+    lines = {size: _winner(search.section(kept), size) for size, kept in ((10, rows), (5, other))}
+    both = search.section([*rows, *other])
+    assert lines == {size: _winner(both, size) for size in (10, 5)}
+    assert lines[5][4].value == pytest.approx(lines[10][4].value + 3.0)
+
+
+def _winner(section, size):
+    """The line of DQN in the table of the best settings."""
+    table = next(item for item in section.items if getattr(item, "id", "") == "search-best")
+    (line,) = [row for row in table.rows if row[0].value == size and row[1] == "DQN"]
+    return line
+
+
 def test_the_whole_grid_drops_only_hopeless_settings():
     scope = dataclasses.replace(search.scope("paper"), methods=("dqn",))
     first = search.trials(scope, SUMS, [])

@@ -21,6 +21,7 @@ from uvax.experiments.rows import Trial
 from uvax.experiments.trial import trial_config
 
 NAME = "search"
+Searched = tuple[int, str]  # a size and a method: sizes are searches of their own
 HOPELESS = 0.9
 LOST = 0.5
 
@@ -140,8 +141,8 @@ def section(rows: Sequence[Row]) -> Section | None:
         return None
     usable = [row for row in own if math.isfinite(score(row))]
     methods = analysis.ordered_methods(row["config"]["method"] for row in own)
-    best_rows = {m: _best(usable, m) for m in methods}
-    table = _winners(own, methods, best_rows)
+    present = {_searched(row) for row in own}
+    searched = [(size, m) for size in sorted({size for size, _ in present}) for m in methods if (size, m) in present]
     preset = own[0]["config"]["preset"]
     how = (
         "The whole grid of the paper."
@@ -154,21 +155,25 @@ def section(rows: Sequence[Row]) -> Section | None:
         f"{how} After the first seed, settings below {HOPELESS:.0%} of the method's best score are not tried again; "
         f"{analysis.seeds_of(own)} so far. A method's best setting here is the best of those tried, no more."
     )
-    charts = [chart for name in AXES if (chart := _axis_chart(usable, methods, name)) is not None]
+    charts = [chart for name in AXES if (chart := _axis_chart(usable, searched, name)) is not None]
     return Section(
         NAME,
         'Search for hyperparameters (Table "hpsearchspace")',
-        [introduction, *notes, table, *charts, _everything(own, methods)],
+        [introduction, *notes, _winners(own, usable, searched), *charts, _everything(own, searched)],
         summary="",
         rows=[row["trial_id"] for row in own],
     )
 
 
-def _groups(rows: Sequence[Row], method: str) -> dict[str, list[Row]]:
-    """Rows of a method by setting."""
+def _searched(row: Row) -> Searched:
+    return row["config"]["size"], row["config"]["method"]
+
+
+def _groups(rows: Sequence[Row], searched: Searched) -> dict[str, list[Row]]:
+    """Rows of a size and method by setting."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        if row["config"]["method"] == method:
+        if _searched(row) == searched:
             key = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in _setting(row).items())
             groups.setdefault(key, []).append(row)
     return groups
@@ -185,8 +190,8 @@ def _is_start(row: Row) -> bool:
     return _setting(row) == start(config["method"], config["preset"], config["size"])
 
 
-def _best(rows: Sequence[Row], method: str) -> tuple[str, list[Row]] | None:
-    groups = _groups(rows, method)
+def _best(rows: Sequence[Row], searched: Searched) -> tuple[str, list[Row]] | None:
+    groups = _groups(rows, searched)
     if not groups:
         return None
     most = max(len({r["seed"] for r in group}) for group in groups.values())
@@ -195,16 +200,16 @@ def _best(rows: Sequence[Row], method: str) -> tuple[str, list[Row]] | None:
     return key, whole[key]
 
 
-def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tuple[str, list[Row]] | None]) -> Table:
+def _winners(rows: Sequence[Row], usable: Sequence[Row], every: Sequence[Searched]) -> Table:
     body: list[list[Cell | str]] = []
-    for method in methods:
-        groups = _groups(rows, method)
+    for searched in every:
+        groups = _groups(rows, searched)
         diverged = sum(not str(row["result"]["status"]).startswith("finished") for g in groups.values() for row in g)
         beginning = [row for group in groups.values() for row in group if _is_start(row)]
-        found = best[method]
+        found = _best(usable, searched)
         body.append(
             [
-                paper.label(method),
+                *_named(searched),
                 Cell(str(len(groups)), len(groups)),
                 found[0] if found else "–",
                 analysis.interval_cell(analysis.over_seeds(found[1] if found else [], "best", "return")),
@@ -215,25 +220,30 @@ def _winners(rows: Sequence[Row], methods: Sequence[str], best: Mapping[str, tup
     return Table(
         id="search-best",
         title="Best settings found",
-        columns=["method", "settings tried", "best setting", "return", "at the start", "diverged"],
+        columns=["size", "method", "settings tried", "best setting", "return", "at the start", "diverged"],
         rows=body,
         caption="Return: best evaluation, mean over seeds. The best of several settings is flattered by luck, the more "
         "so the more settings were tried. At the start: the setting that the search goes out from.",
     )
 
 
-def _everything(rows: Sequence[Row], methods: Sequence[str]) -> Table:
+def _named(searched: Searched) -> list[Cell | str]:
+    size, method = searched
+    return [Cell(str(size), size), paper.label(method)]
+
+
+def _everything(rows: Sequence[Row], every: Sequence[Searched]) -> Table:
     """Every setting tried, in order of its values."""
     body: list[list[Cell | str]] = []
-    for method in methods:
-        groups = _groups(rows, method)
+    for searched in every:
+        groups = _groups(rows, searched)
         for key, group in sorted(groups.items(), key=lambda item: tuple(_setting(item[1][0]).values())):
             impossible = analysis.over_seeds(group, "final", "attempt_impossible").estimate
             returns = [analysis.over_seeds(group, part, "return") for part in ("best", "final", "last")]
             seeds = len({row["seed"] for row in group})
             body.append(
                 [
-                    paper.label(method),
+                    *_named(searched),
                     key,
                     Cell(str(seeds), seeds),
                     *map(analysis.interval_cell, returns),
@@ -243,27 +253,30 @@ def _everything(rows: Sequence[Row], methods: Sequence[str]) -> Table:
     return Table(
         id="search-all",
         title="Every setting tried",
-        columns=["method", "setting", "seeds", "best", "fresh boards", "last", "impossible"],
+        columns=["size", "method", "setting", "seeds", "best", "fresh boards", "last", "impossible"],
         rows=body,
         caption="Fresh boards: the best checkpoint again, on boards that chose nothing. Impossible: share of its "
         "attempts there at tasks whose door is not on the board.",
     )
 
 
-def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart | None:
+def _axis_chart(rows: Sequence[Row], every: Sequence[Searched], axis: str) -> Chart | None:
     """Return along one axis, the values on the others being those with which most of this one was tried."""
     series = []
-    for method in methods:
+    for size, method in every:
         tried: dict[tuple[float, ...], dict[float, list[Row]]] = {}
         for row in rows:
-            if row["config"]["method"] == method and axis in (setting := _setting(row)):
+            if _searched(row) == (size, method) and axis in (setting := _setting(row)):
                 others = tuple(value for name, value in setting.items() if name != axis)
                 tried.setdefault(others, {}).setdefault(setting[axis], []).append(row)
         along = max(tried.values(), key=len, default={})
         if len(along) > 1:
             values = sorted(along)
             points = [analysis.numbers(along[v], "best", "return") for v in values]
-            series.append(analysis.seeds_series(paper.label(method), values, points, colour=analysis.colour_of(method)))
+            line = analysis.seeds_series(
+                paper.label(method), values, points, colour=analysis.colour_of(method), group=f"size {size}"
+            )
+            series.append(line)
     if not series:
         return None
     words = axis.replace("_", " ")
@@ -282,7 +295,7 @@ def _axis_chart(rows: Sequence[Row], methods: Sequence[str], axis: str) -> Chart
 
 
 def notes(scope: Scope) -> list[str]:
-    count = sum(len(settings(method, scope.preset, scope.sizes[0])) for method in scope.methods)
+    count = sum(len(settings(method, scope.preset, size)) for size in scope.sizes for method in scope.methods)
     if scope.preset == "paper":
         how = f"{count} settings (the whole grid)"
     else:
