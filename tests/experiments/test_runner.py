@@ -24,7 +24,7 @@ class Pretend:
     def __init__(self, store, outcomes=None, slots=2):
         self.store, self.outcomes = store, outcomes or {}
         self.started, self.stopped = [], False
-        self._slots, self._running = slots, []
+        self._slots, self.capacity, self._running = slots, slots, []
 
     @property
     def slots(self):
@@ -181,6 +181,42 @@ def test_time_left_uses_the_progress_of_running_trials(tmp_path, trials):
     # Two trials with 30 s to go, and two like them of which nothing else is known.
     assert left == pytest.approx(90.0, rel=0.05)
     assert Estimates().left(jobs, [], {}, {}, slots=2) is None
+
+
+class Queue(Pretend):
+    """Takes all jobs at once, as a cluster does, and works on the first two."""
+
+    slots = 1
+
+    def __init__(self, store):
+        super().__init__(store, slots=2)
+
+    def progress(self):
+        return {job.id: Progress(0.5, "half way") for job in self._running[: self.capacity]}
+
+
+def test_jobs_in_the_queue_of_a_cluster_wait(tmp_path, trials):
+    executor = Queue(RowStore(tmp_path))
+    _, snapshots = run(trials, executor, tmp_path)
+    assert executor.started == [trial.id for trial in trials]
+    assert [(len(seen.running), seen.waiting) for seen in snapshots] == [(2, 2), (2, 1), (2, 0), (1, 0), (0, 0)]
+
+
+def test_time_left_of_a_cluster_is_that_of_the_jobs_it_can_run_together(tmp_path, trials):
+    config = {"kind": "x", "steps": 10}
+    row = Trial("counting", config, 9).row({})
+    row["provenance"]["seconds"] = 100.0
+    snapshots = []
+    run_jobs(
+        jobs_of(trials, tmp_path),
+        Queue(RowStore(tmp_path)),
+        results=tmp_path,
+        estimates=Estimates([row]),
+        show=snapshots.append,
+        poll_seconds=0.0,
+    )
+    # Two are half done after no time at all, and two of 100 s wait, for two places.
+    assert snapshots[0].seconds_left == pytest.approx(100.0, abs=5.0)
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.2, "1 s"), (61, "61 s"), (600, "10 min"), (12_060, "3 h 21 min")])

@@ -48,13 +48,16 @@ class Executor(Protocol):
     def description(self) -> str: ...
 
     @property
-    def slots(self) -> int: ...
+    def slots(self) -> int: ...  # jobs that it takes now
+
+    @property
+    def capacity(self) -> int: ...  # jobs that run at the same time, at most
 
     def start(self, job: Job) -> None: ...
 
     def poll(self, seconds: float) -> list[Outcome]: ...
 
-    def progress(self) -> dict[str, Progress]: ...
+    def progress(self) -> dict[str, Progress]: ...  # of the jobs at work, without those that wait in its own queue
 
     def stop(self) -> None: ...
 
@@ -83,6 +86,10 @@ class LocalExecutor:
     @property
     def slots(self) -> int:
         return self._workers - len(self._running)
+
+    @property
+    def capacity(self) -> int:
+        return self._workers
 
     def start(self, job: Job) -> None:
         folder = Path(job.work)

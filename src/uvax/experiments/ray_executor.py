@@ -53,6 +53,12 @@ class RayExecutor:
     def slots(self) -> int:
         return 1  # the queue is Ray's
 
+    @property
+    def capacity(self) -> int:
+        total = self._ray.cluster_resources()
+        wanted = {"CPU": self._cpus, "GPU": self._gpus}
+        return max(1, min(int(total.get(name, 0.0) / each) for name, each in wanted.items() if each > 0))
+
     def start(self, job: Job) -> None:
         make_folder(Path(job.work))
         data = job.payload.get("data")
@@ -76,13 +82,11 @@ class RayExecutor:
         return [self._outcome(reference) for reference in ended]
 
     def progress(self) -> dict[str, Progress]:
-        """Jobs that Ray has not started yet are said to wait."""
         try:
             notes = self._ray.get(self._notes.read.remote(), timeout=10)
         except self._ray.exceptions.RayError:
             notes = {}
-        waiting = Progress(text="waiting for resources")
-        return {job.id: Progress(*notes[job.id]) if job.id in notes else waiting for job in self._running.values()}
+        return {job.id: Progress(*notes[job.id]) for job in self._running.values() if job.id in notes}
 
     def stop(self) -> None:
         for reference in self._running:

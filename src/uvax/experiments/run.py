@@ -73,7 +73,7 @@ class Plan:
         return said
 
     def _time(self, executor: Executor) -> str:
-        slots = 1 if self.experiment.exclusive else max(1, executor.slots)
+        slots = 1 if self.experiment.exclusive else executor.capacity
         inside = contained_in(self.missing)
         to_run = [trial for trial in self.missing if trial.id not in inside]
         seconds, unknown = self.estimates.total([trial.config for trial in to_run], slots=slots)

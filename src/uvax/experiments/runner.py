@@ -96,22 +96,26 @@ def run_jobs(
     total = len(waiting)
     lost: set[str] = set()
     attempts: dict[str, int] = {}
-    begun: dict[str, float] = {}
-    running: dict[str, Job] = {}
+    begun: dict[str, float] = {}  # since when a job is at work, not in the queue of a cluster
+    running: dict[str, Job] = {}  # the executor has these
     summary = Summary()
 
     def snapshot() -> Snapshot:
         progress = executor.progress()
-        state = {name: (job.title, progress.get(name, Progress())) for name, job in running.items()}
-        left = estimates.left(waiting, running.values(), progress, begun, slots=len(running) + max(executor.slots, 0))
-        return Snapshot(summary.done, total, state, summary.failed, left, len(waiting))
+        at_work = {name: job for name, job in running.items() if name in progress}
+        queued = [job for name, job in running.items() if name not in progress]
+        for name in at_work:
+            begun.setdefault(name, time.monotonic())
+        left = estimates.left([*waiting, *queued], at_work.values(), progress, begun, slots=executor.capacity)
+        state = {name: (job.title, progress[name]) for name, job in at_work.items()}
+        return Snapshot(summary.done, total, state, summary.failed, left, len(waiting) + len(queued))
 
     try:
         while waiting or running:
             while waiting and executor.slots > 0:
                 job = waiting.popleft()
                 attempts[job.id] = attempts.get(job.id, 0) + 1
-                begun[job.id] = time.monotonic()
+                begun.pop(job.id, None)
                 running[job.id] = job
                 executor.start(job)
             show(snapshot())
@@ -119,7 +123,8 @@ def run_jobs(
                 job = running.pop(outcome.job.id)
                 if outcome.status == "done":
                     summary.done += 1
-                    estimates.learn(job, time.monotonic() - begun[job.id])
+                    if job.id in begun:
+                        estimates.learn(job, time.monotonic() - begun[job.id])
                 elif outcome.status == "crashed" and attempts[job.id] <= retries:
                     waiting.append(job)
                 else:
