@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from uvax import theory as theory
     from uvax import training as training
     from uvax.collection import collect as collect
+    from uvax.collection import replay as replay
     from uvax.data import Dataset as Dataset
     from uvax.data import from_arrays as from_arrays
     from uvax.data import from_minari as from_minari
@@ -58,6 +59,7 @@ _NAMES = {
     "from_minari": "uvax.data",
     "load": "uvax.data",
     "load_fit": "uvax.training",
+    "replay": "uvax.collection",
     "task_rejection": "uvax.evaluation",
 }
 

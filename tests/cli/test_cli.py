@@ -76,3 +76,11 @@ def test_collect_writes_where_it_says_and_refuses_to_write_over(tmp_path):
     assert again.returncode == 1
     assert "already holds a finished dataset" in again.stderr
     assert "Traceback" not in again.stderr
+    # The same data from the actions alone, as the README has it.
+    actions = str(out / "actions.safetensors")
+    played = run("collect", "--replay", actions, "--out", str(tmp_path / "again"), UVAX_COMPILE_CACHE="off")
+    assert played.returncode == 0, played.stderr
+    assert (tmp_path / "again" / "data.safetensors").read_bytes() == (out / "data.safetensors").read_bytes()
+    both = run("collect", "--replay", actions, "--size", "6", "--out", str(tmp_path / "other"))
+    assert both.returncode == 1
+    assert "--size does not go with --replay" in both.stderr

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from uvax import cli
+from uvax.collection import collect, record
+from uvax.data import load
+from uvax.envs import GoToDoor
 from uvax.errors import InvalidInput
 from uvax.evaluation.statistics import mean_interval
 from uvax.experiments import ablation, analysis, claims, experiment, paper, runtime, search, table1, width
 from uvax.experiments.executors import LocalExecutor
 from uvax.experiments.experiment import Settings
-from uvax.experiments.jobs import KINDS, Job, perform
+from uvax.experiments.jobs import KINDS, Job, collect_job, perform
 from uvax.experiments.presets import preset_hyperparameters
 from uvax.experiments.rows import RowStore, Trial
 from uvax.experiments.run import Places, make_plan, read_rows
@@ -299,6 +302,36 @@ def test_a_plan_knows_what_is_done_and_how_long_the_rest_takes(tmp_path):
     said = " ".join(plan.sentences(LocalExecutor(tmp_path, workers=1)))
     assert f"{len(trials)} trials, 1 of them done, {len(trials) - 1} to run" in said
     assert "Expected time" in said
+
+
+def test_recorded_data_are_made_again_not_collected(tmp_path):
+    places = Places(data=tmp_path / "data", results=tmp_path / "results")
+    recording = places.results / "actions" / "smoke-size5.safetensors"
+    data = collect(GoToDoor(size=5), preset="smoke", progress=False)
+    record(data, recording)
+    settings = Settings(preset="smoke", methods=("dqn",), seeds=1)
+    plan = make_plan(table1.EXPERIMENT, settings, places)
+    said = " ".join(plan.sentences(LocalExecutor(tmp_path, workers=1)))
+    assert f"First the datasets of size 5 are made again from {recording.parent} into {places.data}." in said
+    # So the trials are known by name before there are data, and rows made elsewhere count as done.
+    assert {trial.config["dataset"] for trial in plan.missing} == {data.checksum}
+    assert plan.recordings == {5: recording}
+
+    file = places.dataset(5, "smoke")
+    job = collect_job(5, preset="smoke", folder=file.parent, work=places.work, recording=plan.recordings[5])
+    assert perform(Job.from_json(json.loads(json.dumps(job.to_json()))), lambda done, words: None) is None
+    assert load(file).checksum == data.checksum
+    assert not make_plan(table1.EXPERIMENT, settings, places).collect
+
+
+def test_a_recording_with_other_settings_is_refused(tmp_path):
+    places = Places(data=tmp_path / "data", results=tmp_path / "results")
+    record(
+        collect(GoToDoor(size=5), steps=80, preset="smoke", progress=False),
+        places.results / "actions" / "smoke-size5.safetensors",
+    )
+    with pytest.raises(InvalidInput, match="other settings than preset smoke has for size 5"):
+        make_plan(table1.EXPERIMENT, Settings(preset="smoke", methods=("dqn",)), places)
 
 
 def test_damaged_rows_are_named_and_left_out(tmp_path):

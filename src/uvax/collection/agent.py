@@ -43,6 +43,14 @@ class Agent(NamedTuple):
     step: Int[Array, ""]  # vector steps taken
 
 
+class StepKeys(NamedTuple):
+    """What the randomness of a step is used for."""
+
+    explore: Array
+    env: Array
+    learn: Array
+
+
 class Progress(NamedTuple):
     """Sums over a chunk, for the progress bar."""
 
@@ -51,9 +59,26 @@ class Progress(NamedTuple):
     loss: Float[Array, ""]
 
 
+def key_of_start(seed: Array) -> Array:
+    """The key of `init`, which no step has."""
+    return jax.random.fold_in(seed, 2**32 - 2)
+
+
+def keys_of_step(seed: Array, step: Int[Array, ""]) -> StepKeys:
+    """The keys of a vector step, which depend on (seed, step) alone."""
+    return StepKeys(*jax.random.split(jax.random.fold_in(seed, step), 3))
+
+
+def first_boards(env: GoToDoor, settings: CollectionSettings, *, key: Array) -> State:
+    """The boards that `init` begins with."""
+    _, _, key_env = jax.random.split(key, 3)
+    smallest = replace(env, size=settings.size(jnp.int32(0), env.size))
+    return smallest.batch_reset(settings.environments, key=key_env)
+
+
 def init(env: GoToDoor, settings: CollectionSettings, *, key: Array) -> Agent:
     """An untrained agent at the start of its first episodes."""
-    key_learner, key_random, key_env = jax.random.split(key, 3)
+    key_learner, key_random, _ = jax.random.split(key, 3)
     steps, n = settings.vector_steps, settings.environments
     replay = Replay(
         obs=jnp.zeros((steps, n, env.obs_dim), jnp.int8),
@@ -68,7 +93,7 @@ def init(env: GoToDoor, settings: CollectionSettings, *, key: Array) -> Agent:
     return Agent(
         learner=settings.dqn.init(env.spec, key=key_learner),
         random=settings.dqn.init(env.spec, key=key_random),
-        env=replace(env, size=settings.size(jnp.int32(0), env.size)).batch_reset(n, key=key_env),
+        env=first_boards(env, settings, key=key),
         replay=replay,
         step=jnp.zeros((), jnp.int32),
     )
@@ -97,26 +122,20 @@ def advance(
     """`length` vector steps. The randomness of step i comes from (seed, i) alone, so chunks may have any length."""
 
     def body(agent: Agent, _: None) -> tuple[Agent, Progress]:
-        key = jax.random.fold_in(seed, agent.step)
-        key_explore, key_env, key_learn = jax.random.split(key, 3)
-        agent, progress = _act(agent, env, settings, key_explore, key_env)
-        learner, loss = _learn(agent, settings, key_learn)
+        keys = keys_of_step(seed, agent.step)
+        agent, progress = _act(agent, env, settings, keys)
+        learner, loss = _learn(agent, settings, keys.learn)
         return agent._replace(learner=learner), progress._replace(loss=loss)
 
     agent, progress = jax.lax.scan(body, agent, length=length)
     return agent, jax.tree.map(lambda x: jnp.sum(x, axis=0), progress)
 
 
-def _act(
-    agent: Agent, env: GoToDoor, settings: CollectionSettings, key_explore: Array, key_env: Array
-) -> tuple[Agent, Progress]:
-    state, n = agent.env, settings.environments
-    env = replace(env, size=settings.size(agent.step, env.size))
-    greedy = mixture_action(env, settings.dqn, agent.learner, agent.random, state)
-    key_coin, key_action = jax.random.split(key_explore)
-    explore = jax.random.uniform(key_coin, (n,)) < settings.epsilon(agent.step)
-    action = jnp.where(explore, jax.random.randint(key_action, (n,), 0, env.num_actions), greedy)
-    state_after, next_state, step = env.batch_step_autoreset(state, action, key=key_env)
+def act(
+    env: GoToDoor, state: State, action: Int[Array, " E"], *, key: Array
+) -> tuple[State, Replay, Float[Array, " E"]]:
+    """One step of all environments: where they are then, what is remembered (a row of it), and the rewards."""
+    state_after, next_state, step = env.batch_step_autoreset(state, action, key=key)
     row = Replay(
         obs=env.observe(state),
         next_obs=env.observe(next_state),
@@ -127,10 +146,21 @@ def _act(
         truncated=step.truncated,
         start=state.time == 0,
     )
+    return state_after, row, step.reward
+
+
+def _act(agent: Agent, env: GoToDoor, settings: CollectionSettings, keys: StepKeys) -> tuple[Agent, Progress]:
+    state, n = agent.env, settings.environments
+    env = replace(env, size=settings.size(agent.step, env.size))
+    greedy = mixture_action(env, settings.dqn, agent.learner, agent.random, state)
+    key_coin, key_action = jax.random.split(keys.explore)
+    explore = jax.random.uniform(key_coin, (n,)) < settings.epsilon(agent.step)
+    action = jnp.where(explore, jax.random.randint(key_action, (n,), 0, env.num_actions), greedy)
+    state_after, row, reward = act(env, state, action, key=keys.env)
     replay = jax.tree.map(lambda buffer, x: buffer.at[agent.step].set(x), agent.replay, row)
     expert = on_expert_wall(env, state)
     groups = jnp.stack([expert, ~expert]).astype(jnp.float32)
-    progress = Progress(reward=groups @ step.reward, steps=jnp.sum(groups, axis=1), loss=jnp.zeros(()))
+    progress = Progress(reward=groups @ reward, steps=jnp.sum(groups, axis=1), loss=jnp.zeros(()))
     return Agent(agent.learner, agent.random, state_after, replay, agent.step + 1), progress
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import uvax
 from uvax.collection import agent as agents
 from uvax.collection.progress import Report, progress_reporter
+from uvax.collection.recording import FILE_IN_FOLDER as RECORDING_IN_FOLDER
+from uvax.collection.recording import dataset_of, read_recording, record
 from uvax.collection.settings import CollectionSettings, preset_settings
 from uvax.configs import differences, read_json
 from uvax.data import Dataset, load
@@ -61,8 +63,9 @@ def collect(
     Q-network when it is on the north or east wall; the learner trains on everything. `preset` is `smoke` (seconds),
     `cpu` (minutes, sized to the grid) or `paper`; `settings` replaces it, `steps` overrides its number of transitions.
 
-    With `out`, the folder gets `data.safetensors` and what is needed to go on after Ctrl-C or a kill: call again with
-    `resume=True` and the same arguments, and the result is the same to the last bit.
+    With `out`, the folder gets `data.safetensors`, the actions alone as `actions.safetensors` (see `replay`), and what
+    is needed to go on after Ctrl-C or a kill: call again with `resume=True` and the same arguments, and the result is
+    the same to the last bit.
 
         data = uvax.collect(uvax.envs.GoToDoor(size=5), preset="smoke", seed=0)
     """
@@ -78,8 +81,44 @@ def collect(
     with progress_reporter(progress, f"collecting size {env.size}") as report:
         agent = _run(env, settings, seed, folder, resume, report)
     score = score_policy(env, settings, agent, seed=seed)
-    data = _dataset(env, settings, agent, described, score)
+    header = {
+        **described,
+        "num_actions": env.num_actions,
+        "policy": "south, west: double DQN; north, east: fixed random Q-network; epsilon-greedy on all",
+        "greedy_policy_score": score._asdict(),
+    }
+    data = dataset_of(env, agent.replay, header)
     if folder is not None:
+        record(data, folder / RECORDING_IN_FOLDER, overwrite=True)
+        data.save(folder / FILE_IN_FOLDER, overwrite=overwrite)
+        _remove_checkpoints(folder)
+    return data
+
+
+def replay(
+    recording: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Dataset:
+    """Make a dataset again from the actions that a collection left (`actions.safetensors`), in seconds.
+
+    The result is that dataset to the last bit, on any machine, where collecting anew would round differently and soon
+    act differently; it is checked. `out`, `resume` and `overwrite` are those of `collect`.
+
+        data = uvax.replay("results/actions/size5.safetensors", out="data/size5")
+    """
+    recorded = read_recording(recording)
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        described = _describe(recorded.environment, recorded.settings, recorded.header["seed"])
+        finished = _open_folder(folder, described, resume=resume, overwrite=overwrite)
+        if finished is not None:
+            return finished
+    data = recorded.dataset()
+    if folder is not None:
+        record(data, folder / RECORDING_IN_FOLDER, overwrite=True)
         data.save(folder / FILE_IN_FOLDER, overwrite=overwrite)
         _remove_checkpoints(folder)
     return data
@@ -151,7 +190,8 @@ def _open_folder(folder: Path, described: dict[str, Any], *, resume: bool, overw
         raise InvalidInput(f"{folder} already holds {done}; go on with --resume, or replace it with --overwrite")
     else:
         _remove_checkpoints(folder)
-        (folder / FILE_IN_FOLDER).unlink(missing_ok=True)
+        for name in (FILE_IN_FOLDER, RECORDING_IN_FOLDER):
+            (folder / name).unlink(missing_ok=True)
     write_json_atomic(file, described)
     return None
 
@@ -165,7 +205,7 @@ def _run(
     report: Callable[[Report], None],
 ) -> agents.Agent:
     key = jax.random.key(seed)
-    agent = agents.init(env, settings, key=jax.random.fold_in(key, 2**32 - 2))
+    agent = agents.init(env, settings, key=agents.key_of_start(key))
     checkpoints = None if folder is None else Checkpoints(folder / CHECKPOINT_FOLDER)
     if checkpoints is not None and resume:
         restored = checkpoints.restore(agent)
@@ -203,36 +243,6 @@ def _run(
             checkpoints.save(done, agent, {"settings": settings.vector_steps})
             saved = time.monotonic()
     return agent
-
-
-def _dataset(
-    env: GoToDoor, settings: CollectionSettings, agent: agents.Agent, described: dict[str, Any], score: PolicyScore
-) -> Dataset:
-    """The history with each environment's episodes in a row."""
-
-    def rows(x):
-        x = np.asarray(x)
-        return np.ascontiguousarray(np.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]))
-
-    replay = agent.replay
-    start = np.array(replay.start)
-    start[0] = True
-    return Dataset(
-        obs=rows(replay.obs),
-        task=np.eye(env.task_dim, dtype=np.int8)[rows(replay.target)],
-        action=rows(replay.action).astype(np.int32),
-        reward=rows(replay.reward).astype(np.float32),
-        terminated=rows(replay.terminated),
-        truncated=rows(replay.truncated),
-        episode_start=rows(start),
-        next_obs=rows(replay.next_obs),
-        header={
-            **described,
-            "num_actions": env.num_actions,
-            "policy": "south, west: double DQN; north, east: fixed random Q-network; epsilon-greedy on all",
-            "greedy_policy_score": score._asdict(),
-        },
-    )
 
 
 def _remove_checkpoints(folder: Path) -> None:

@@ -58,11 +58,19 @@ def trial_job(trial: Trial, *, title: str, work: Path, data: Path | None, comman
     return Job(trial.id, title, "trial", payload, str((work / trial.id).resolve()), nice)
 
 
-def collect_job(size: int, *, preset: str, folder: Path, work: Path, seed: int = 0, nice: int = 0) -> Job:
-    """The job that makes the dataset of a size, or goes on making it."""
-    payload = {"size": size, "preset": preset, "folder": str(folder.resolve()), "seed": seed}
+def collect_job(
+    size: int, *, preset: str, folder: Path, work: Path, recording: Path | None = None, nice: int = 0
+) -> Job:
+    """The job that makes the dataset of a size, or goes on making it; from recorded actions, if there are any."""
+    payload = {
+        "size": size,
+        "preset": preset,
+        "folder": str(folder.resolve()),
+        "recording": None if recording is None else str(recording.resolve()),
+    }
     name = f"collect-{folder.name}"
-    return Job(name, f"collecting size {size}", "collect", payload, str((work / name).resolve()), nice)
+    title = f"{'collecting' if recording is None else 'replaying'} size {size}"
+    return Job(name, title, "collect", payload, str((work / name).resolve()), nice)
 
 
 def perform(job: Job, progress: Progress) -> dict[str, Any] | None:
@@ -98,15 +106,17 @@ def _device() -> str:
 
 
 def _collect(job: Job, progress: Progress) -> None:
-    from uvax.collection import collect
+    from uvax.collection import collect, replay
     from uvax.envs import GoToDoor
 
     payload = job.payload
     folder = Path(payload["folder"])
+    if payload["recording"] is not None:
+        replay(payload["recording"], out=folder, resume=folder.exists())
+        return
     collect(
         GoToDoor(size=payload["size"]),
         preset=payload["preset"],
-        seed=payload["seed"],
         out=folder,
         resume=folder.exists(),
         progress=lambda report: progress(report.done, str(report)),

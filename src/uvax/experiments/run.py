@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from uvax.collection import preset_settings, read_recording
 from uvax.data import load
+from uvax.envs import GoToDoor
 from uvax.errors import InvalidInput
 from uvax.experiments import analysis
 from uvax.experiments.estimates import Estimates, in_words
@@ -21,6 +23,7 @@ from uvax.experiments.runner import Summary, contained_in, missing, reuse, run_j
 from uvax.experiments.view import live_view
 
 DATA_FILE = "data.safetensors"
+ACTIONS = "actions"  # folder of the recordings, within that of the rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,12 @@ class Places:
 
     def dataset(self, size: int, preset: str) -> Path:
         """The file of a size's dataset. The presets other than cpu have folders of their own."""
-        return self.data / (f"size{size}" if preset == "cpu" else f"{preset}-size{size}") / DATA_FILE
+        return self.data / _data_name(size, preset) / DATA_FILE
+
+    def recording(self, size: int, preset: str) -> Path | None:
+        """The actions of that dataset, if they are kept beside the rows: data that need not be collected again."""
+        path = self.results / ACTIONS / f"{_data_name(size, preset)}.safetensors"
+        return path if path.exists() else None
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class Plan:
     scope: Scope
     places: Places
     collect: tuple[int, ...]  # sizes without a dataset
+    recordings: Mapping[int, Path]  # those of them whose actions are recorded
     trials: tuple[Trial, ...]
     missing: tuple[Trial, ...]
     estimates: Estimates
@@ -59,9 +68,14 @@ class Plan:
             f"{name}, preset {scope.preset}: {len(self.trials)} trials, {len(self.trials) - len(self.missing)} of them "
             f"done, {len(self.missing)} to run on {executor.description}."
         ]
-        if self.collect:
-            sizes = ", ".join(map(str, self.collect))
-            said.append(f"First the datasets of size {sizes} are collected into {self.places.data}.")
+        how = {
+            "collected": [size for size in self.collect if size not in self.recordings],
+            f"made again from {self.places.results / ACTIONS}": list(self.recordings),
+        }
+        for done, sizes in how.items():
+            if sizes:
+                listed = ", ".join(map(str, sizes))
+                said.append(f"First the datasets of size {listed} are {done} into {self.places.data}.")
         said += self.experiment.notes(scope)
         if inside := contained_in(self.missing):
             said.append(f"Of them, ensembles inside larger ones, which take no time of their own: {len(inside)}.")
@@ -97,11 +111,21 @@ def make_plan(experiment: Experiment, settings: Settings, places: Places) -> Pla
     rows, problems = read_rows(places.results)
     sizes = scope.sizes if experiment.needs_data else ()
     absent = tuple(size for size in sizes if not places.dataset(size, scope.preset).exists())
+    recordings = {size: path for size in absent if (path := places.recording(size, scope.preset))}
     checksums = dict.fromkeys(absent, "to be collected")
+    checksums |= {size: _recorded_checksum(path, size, scope.preset) for size, path in recordings.items()}
     checksums |= {size: _checksum(places.dataset(size, scope.preset), size) for size in sizes if size not in absent}
     wanted = experiment.trials(scope, checksums, _own(rows, experiment))
     return Plan(
-        experiment, scope, places, absent, tuple(wanted), tuple(missing(wanted, rows)), Estimates(rows), tuple(problems)
+        experiment,
+        scope,
+        places,
+        absent,
+        recordings,
+        tuple(wanted),
+        tuple(missing(wanted, rows)),
+        Estimates(rows),
+        tuple(problems),
     )
 
 
@@ -117,6 +141,7 @@ def run(
                 preset=scope.preset,
                 folder=places.dataset(size, scope.preset).parent,
                 work=places.work,
+                recording=plan.recordings.get(size),
                 nice=nice,
             )
             for size in plan.collect
@@ -192,6 +217,22 @@ class _Trials:
 
 def _own(rows: Sequence[dict[str, Any]], experiment: Experiment) -> list[dict[str, Any]]:
     return [row for row in rows if row["experiment"] == experiment.name]
+
+
+def _data_name(size: int, preset: str) -> str:
+    return f"size{size}" if preset == "cpu" else f"{preset}-size{size}"
+
+
+def _recorded_checksum(path: Path, size: int, preset: str) -> str:
+    """The checksum of the dataset that a recording makes, which must be the preset's."""
+    recording = read_recording(path)
+    usual = preset_settings(preset, size=size)
+    if recording.header["environment"] != GoToDoor(size=size).params() or recording.settings != usual:
+        raise InvalidInput(
+            f"{path} records a collection with other settings than preset {preset} has for size {size}; "
+            "move it away, and the data are collected"
+        )
+    return recording.checksum
 
 
 def _checksum(path: Path, size: int) -> str:
