@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS := $(VENV)/.extras
 # Two test processes, one XLA thread each, beat one process with two.
 WORKERS ?= 2
 
-.PHONY: help demo test test-fast test-browser lint format docs bench soak wheel lock clean
+.PHONY: help demo test test-fast test-browser test-extras lint format docs bench soak wheel lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,6 +18,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "installing (once) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(EXTRAS): $(STAMP) requirements-extras.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-extras.lock
 	@touch $@
 
 demo: $(STAMP) ## collect size 5, train DQN, BDQNP(3) and UVU, print the table, write demo/report.html
@@ -30,6 +35,9 @@ test-fast: $(STAMP) ## without the slow ones
 
 test-browser: $(STAMP) ## the report in headless Chromium; skipped with a reason where there is none
 	$(BIN)/python -m pytest -m browser -rs $(ARGS) || test $$? -eq 5 # 5: all were skipped, for the reason printed
+
+test-extras: $(EXTRAS) ## what needs Ray or TensorBoard, which it installs
+	$(BIN)/python -m pytest -m extras $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -54,7 +62,7 @@ soak: $(STAMP) ## kill a training 50 times and compare the bits
 wheel: $(STAMP) ## build the wheel and try it in an empty environment
 	$(BIN)/python tools/try_wheel.py
 
-lock: $(STAMP) ## write the exact versions of this environment to requirements.lock
+lock: $(EXTRAS) ## write the exact versions of this environment to requirements.lock and requirements-extras.lock
 	$(BIN)/python tools/lock.py
 
 clean: ## remove the environment and caches

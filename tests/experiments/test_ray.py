@@ -19,7 +19,7 @@ from uvax.experiments.runner import run_jobs
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'uvax[ray]'")
 
 # Ray's own code warns on the way; ours is tested without it.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.extras, pytest.mark.filterwarnings("ignore")]
 
 HERE = str(Path(__file__).parent)
 

@@ -59,6 +59,7 @@ def test_tensorboard_missing_is_a_sentence(data, linear, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.extras
 def test_tensorboard_gets_every_number(data, linear, tmp_path):
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
