@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from uvax.collection import read_recording
+from uvax.experiments import paper, table1
+from uvax.experiments.experiment import Settings
 from uvax.experiments.rows import RowStore
+from uvax.experiments.run import Places, make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +49,18 @@ def test_results_page_keeps_its_introduction(tool, rows):
     page = tool.results_page("# Results\n\nWritten by hand.\n\n## Old\n\n1.0\n", rows)
     assert page.startswith("# Results\n\nWritten by hand.\n\n## Task rejection")
     assert "Old" not in page
+
+
+def test_recorded_data_can_be_made_again():
+    """The environment and the random numbers are still those of the committed rows."""
+    recording = read_recording(ROOT / "results" / "actions" / "size5.safetensors")
+    assert len(recording.dataset()) == 320_000  # it compares checksums
+
+
+def test_every_recording_is_the_one_its_name_says():
+    places = Places(data=ROOT / "no data", results=ROOT / "results")
+    plan = make_plan(table1.EXPERIMENT, Settings(preset="cpu"), places)
+    assert set(plan.recordings) == set(paper.SIZES)
+    assert {trial.config["dataset"] for trial in plan.trials} == {
+        read_recording(path).checksum for path in plan.recordings.values()
+    }
