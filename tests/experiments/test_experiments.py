@@ -242,6 +242,25 @@ def test_smoke_rows_are_not_averaged_into_a_table():
     assert any("1 of smoke" in item for item in section.items if isinstance(item, str))
 
 
+def test_rows_about_other_data_are_not_compared():
+    rows = made_up_rows.table1_rows(sizes=(5, 6), methods=("uvu", "dqn", "bdqnp3"), seeds=2)
+    other = [json.loads(json.dumps(row)) for row in rows if row["config"]["size"] == 5]
+    for row in other:
+        row["config"]["dataset"] = "1" * 64
+    # The dataset with more rows is shown, though it lacks a method that the other one has ...
+    fewer = [row for row in other if row["config"]["method"] == "bdqnp3"]
+    more = [row for row in rows if (row["config"]["size"], row["config"]["method"]) != (5, "bdqnp3")]
+    section = table1.section([*fewer, *more])
+    assert set(section.rows) == {row["trial_id"] for row in more}
+    assert "Size 5: 2 rows about another dataset are left out." in section.items
+    # ... of equals the newest.
+    for row in other:
+        row["provenance"]["finished"] = "2999-01-01T00:00:00+00:00"
+        row["trial_id"] += "-newer"
+    of_six = [row for row in rows if row["config"]["size"] == 6]
+    assert set(table1.section([*other, *rows]).rows) == {row["trial_id"] for row in [*other, *of_six]}
+
+
 def test_the_configuration_with_more_seeds_is_shown_and_the_other_named():
     rows = made_up_rows.table1_rows(sizes=(5,), methods=("uvu",), seeds=3)
     other = json.loads(json.dumps(rows[0]))

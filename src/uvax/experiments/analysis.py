@@ -16,11 +16,34 @@ Row = Mapping[str, Any]
 
 
 def of_experiment(rows: Iterable[Row], name: str) -> tuple[list[Row], list[str]]:
-    """The rows of an experiment at its largest preset, and a sentence for what is left out.
+    """The rows of an experiment at its largest preset and about one dataset for each size; sentences for the others.
 
-    Rows of different presets are different experiments: a smoke run must not be averaged into a table.
+    Rows of different presets are different experiments: a smoke run must not be averaged into a table. Rows about
+    different data are not compared either, seed by seed or otherwise.
     """
-    own = [row for row in rows if row["experiment"] == name]
+    own, notes = _largest_preset([row for row in rows if row["experiment"] == name])
+    own, more = _one_dataset(own)
+    return own, notes + more
+
+
+def _one_dataset(rows: list[Row]) -> tuple[list[Row], list[str]]:
+    """For each size the dataset with the most rows, of equals the one with the newest."""
+    of_size: dict[Any, dict[Any, list[Row]]] = {}
+    for row in rows:
+        of_size.setdefault(row["config"].get("size"), {}).setdefault(row["config"].get("dataset"), []).append(row)
+    kept, notes = {}, []
+    for size, datasets in of_size.items():
+        kept[size] = max(datasets, key=lambda d: (len(datasets[d]), max(_finished(row) for row in datasets[d])))
+        if others := sum(map(len, datasets.values())) - len(datasets[kept[size]]):
+            notes.append(f"Size {size}: {others} rows about another dataset are left out.")
+    return [row for row in rows if row["config"].get("dataset") == kept[row["config"].get("size")]], notes
+
+
+def _finished(row: Row) -> str:
+    return row["provenance"]["finished"]
+
+
+def _largest_preset(own: list[Row]) -> tuple[list[Row], list[str]]:
     presets = list(dict.fromkeys(row["config"].get("preset") for row in own))
     if len(presets) < 2:
         return own, []
@@ -43,7 +66,7 @@ def cells(rows: Sequence[Row], *names: str) -> tuple[dict[tuple[Any, ...], list[
         groups.setdefault(key, {}).setdefault(trial_id("", row["config"], 0), []).append(row)
     chosen, notes = {}, []
     for key, configurations in groups.items():
-        best = max(configurations.values(), key=lambda rs: (len(rs), max(r["provenance"]["finished"] for r in rs)))
+        best = max(configurations.values(), key=lambda rs: (len(rs), max(map(_finished, rs))))
         chosen[key] = sorted(best, key=lambda r: r["seed"])
         if dropped := sum(map(len, configurations.values())) - len(best):
             where = ", ".join(f"{n} {v}" for n, v in zip(names, key, strict=True))
