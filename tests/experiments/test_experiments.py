@@ -26,7 +26,7 @@ from uvax.experiments.timing import timing_config
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 import made_up_rows  # it lives beside the report's tests
 
-OURS = ("table1", "width", "runtime", "search", "ablation", "novelty", "board")
+OURS = ("table1", "width", "runtime", "search", "ablation", "novelty", "exploration", "board")
 SUMS = {size: f"{size:064d}" for size in range(5, 11)}
 
 

@@ -214,7 +214,7 @@ def test_a_trial_says_what_differs_from_its_preset():
 def test_progress_is_told_between_evaluations(tmp_path, monkeypatch):
     monkeypatch.setattr(trial_module, "_SECONDS_BETWEEN_LOOKS", 0.01)
     log, told = tmp_path / "log.jsonl", []
-    with trial_module._following(log, 100, lambda done, text: told.append(done)):
+    with trial_module.following(log.parent, 100, lambda done, text: told.append(done)):
         deadline = time.monotonic() + 20
         for step in (10, 20, 30):
             with open(log, "a") as file:

@@ -10,7 +10,7 @@ from typing import Any
 
 from uvax.envs.go_to_door import WALLS
 from uvax.evaluation.protocol import PLACES
-from uvax.experiments import ablation, chain, novelty, paper, runtime, search, width
+from uvax.experiments import ablation, chain, exploration, novelty, paper, runtime, search, width
 from uvax.experiments.presets import Training, changes
 from uvax.experiments.rows import Trial
 from uvax.experiments.timing import timing_config
@@ -189,6 +189,16 @@ def novelty_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def exploration_rows() -> list[dict[str, Any]]:
+    rows = []
+    for trial in exploration.trials(exploration.scope("cpu"), {}, []):
+        method = trial.config["method"]
+        result = task_rejection_result(method, 5, trial.seed, -5 * exploration.explored(trial.config["collection"]))
+        result |= {"coverage": dict.fromkeys(WALLS, 5_000), "dataset": {"greedy_policy_score": {"expert": 11.0}}}
+        rows.append(trial.row(result))
+    return rows
+
+
 def board_rows() -> list[dict[str, Any]]:
     result = {"png": base64.b64encode(_png(8, 8)).decode(), "width": 8, "height": 8, "mission": "go to the red door"}
     return [Trial("board", {"kind": "board", "size": 10, "tile": 32}, 0).row(result)]
@@ -239,7 +249,8 @@ def _chain_result(method: str, config: dict[str, Any], seed: int) -> dict[str, A
 
 @functools.cache
 def every_row() -> list[dict[str, Any]]:
-    parts = (table1_rows, width_rows, search_rows, ablation_rows, runtime_rows, novelty_rows, board_rows, chain_rows)
+    trained = (table1_rows, width_rows, search_rows, ablation_rows, novelty_rows, exploration_rows, chain_rows)
+    parts = (*trained, runtime_rows, board_rows)
     return [row for part in parts for row in part()]
 
 

@@ -20,6 +20,7 @@ MODULES = {
     "search": ("uvax.experiments.search", "Table 'hpsearchspace': the search for hyperparameters"),
     "ablation": ("uvax.experiments.ablation", "heads and members, bootstrapping, normalisation, rejections"),
     "novelty": ("uvax.experiments.novelty", "what RND's error sees: impossible tasks told from well-known ones"),
+    "exploration": ("uvax.experiments.exploration", "how much of the data explores, and what methods make of them"),
     "board": ("uvax.experiments.board", "Figure 'gotodoor' (c): a GoToDoor board, drawn by Minigrid"),
     "chain": ("uvax.experiments.chain", "Section 3: tabular and neural UVU on a chain MDP"),
     "verify": ("uvax.experiments.theory_verify", "Theorem 1 and its corollaries on networks of growing width"),

@@ -24,6 +24,7 @@ KINDS = {
     "step_time": "uvax.experiments.timing:perform",
     "board": "uvax.experiments.board:perform",
     "novelty": "uvax.experiments.novelty:perform",
+    "exploration": "uvax.experiments.exploration:perform",
 }
 
 

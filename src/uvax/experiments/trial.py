@@ -166,14 +166,14 @@ def run_trial(
 
 def perform(config: Mapping[str, Any], seed: int, *, data: Path, work: Path, progress: Progress) -> dict[str, Any]:
     """The trial as a worker runs it: the dataset from its file, the run in a folder of its own."""
-    with _following(work / "run" / LOG, config["steps"], progress):
+    with following(work / "run", config["steps"], progress):
         return run_trial(config, seed, load(data), work=work / "run", progress=progress)
 
 
 @contextlib.contextmanager
-def _following(log: Path, steps: int, progress: Progress) -> Iterator[None]:
+def following(run: Path, steps: int, progress: Progress) -> Iterator[None]:
     """Tell the progress between evaluations too, which can be hours apart: from the last line of the run's log."""
-    ended = threading.Event()
+    ended, log = threading.Event(), run / LOG
 
     def follow() -> None:
         seen = 0
