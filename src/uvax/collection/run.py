@@ -89,9 +89,7 @@ def collect(
     }
     data = dataset_of(env, agent.replay, header)
     if folder is not None:
-        record(data, folder / RECORDING_IN_FOLDER, overwrite=True)
-        data.save(folder / FILE_IN_FOLDER, overwrite=overwrite)
-        _remove_checkpoints(folder)
+        _store(data, folder, overwrite=overwrite)
     return data
 
 
@@ -118,9 +116,7 @@ def replay(
             return finished
     data = recorded.dataset()
     if folder is not None:
-        record(data, folder / RECORDING_IN_FOLDER, overwrite=True)
-        data.save(folder / FILE_IN_FOLDER, overwrite=overwrite)
-        _remove_checkpoints(folder)
+        _store(data, folder, overwrite=overwrite)
     return data
 
 
@@ -243,6 +239,13 @@ def _run(
             checkpoints.save(done, agent, {"settings": settings.vector_steps})
             saved = time.monotonic()
     return agent
+
+
+def _store(data: Dataset, folder: Path, *, overwrite: bool) -> None:
+    """The dataset last: where it is, the folder is complete."""
+    record(data, folder / RECORDING_IN_FOLDER, overwrite=True)
+    data.save(folder / FILE_IN_FOLDER, overwrite=overwrite)
+    _remove_checkpoints(folder)
 
 
 def _remove_checkpoints(folder: Path) -> None:
