@@ -21,6 +21,7 @@ from uvax.experiments.jobs import KINDS, Job, collect_job, perform
 from uvax.experiments.presets import preset_hyperparameters
 from uvax.experiments.rows import RowStore, Trial
 from uvax.experiments.run import Places, make_plan, read_rows
+from uvax.experiments.run import run as run_experiment
 from uvax.experiments.timing import timing_config
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -341,6 +342,14 @@ def test_recorded_data_are_made_again_not_collected(tmp_path):
     assert perform(Job.from_json(json.loads(json.dumps(job.to_json()))), lambda done, words: None) is None
     assert load(file).checksum == data.checksum
     assert not make_plan(table1.EXPERIMENT, settings, places).collect
+    # Where every trial has its row, no data are made.
+    file.unlink()
+    for trial in plan.trials:
+        RowStore(places.results).append(trial.row({"status": "finished"}))
+    done = make_plan(table1.EXPERIMENT, settings, places)
+    assert not done.collect
+    assert run_experiment(done, LocalExecutor(tmp_path, workers=1)).failed == []
+    assert not file.exists()
 
 
 def test_a_recording_with_other_settings_is_refused(tmp_path):

@@ -12,7 +12,7 @@ from uvax.theory import Gaussian, ensemble_law, head_law, td_posterior
 def test_heads_and_ensembles_have_the_same_law():
     case = TD_CASES[0]
     post = td_posterior(*case.problem(case.values["T"]))
-    m, runs = 5, 4000
+    m, runs = 5, 10_000
     errors = post.uvu_error().sample(runs * m, seed=0).reshape(runs, m, -1)
     from_heads = 0.5 * np.mean(errors**2, axis=1)
     members = post.sample(runs * (m + 1), seed=1).reshape(runs, m + 1, -1)

@@ -116,6 +116,9 @@ def make_plan(experiment: Experiment, settings: Settings, places: Places) -> Pla
     checksums |= {size: _recorded_checksum(path, size, scope.preset) for size, path in recordings.items()}
     checksums |= {size: _checksum(places.dataset(size, scope.preset), size) for size in sizes if size not in absent}
     wanted = experiment.trials(scope, checksums, _own(rows, experiment))
+    lacking = tuple(missing(wanted, rows))
+    if not lacking:  # nothing needs the data
+        absent, recordings = (), {}
     return Plan(
         experiment,
         scope,
@@ -123,7 +126,7 @@ def make_plan(experiment: Experiment, settings: Settings, places: Places) -> Pla
         absent,
         recordings,
         tuple(wanted),
-        tuple(missing(wanted, rows)),
+        lacking,
         Estimates(rows),
         tuple(problems),
     )
@@ -134,6 +137,8 @@ def run(
 ) -> Summary:
     """Collect what is missing and run every missing trial."""
     experiment, scope, places = plan.experiment, plan.scope, plan.places
+    if not plan.missing:
+        return Summary()
     if plan.collect:
         jobs = [
             collect_job(
