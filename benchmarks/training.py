@@ -56,17 +56,23 @@ def _json(command: list[str], threads: int) -> Any:
 def uvu(args: argparse.Namespace) -> list[Bar]:
     """UVU and the other methods with one trunk at paper scale, against their arithmetic."""
     methods = {m: dict(PAPER) for m in ("uvu", "dqn", "rnd", "rnd-p")}
-    features = {**PAPER, "method": "uvu", "cache": "compact_cache"}
-    found = worker({**methods, "uvu-features": features}, args, alone=True)
+    methods["uvu-features"] = {**PAPER, "method": "uvu", "cache": "compact_cache"}
+    methods["uvu-nothing"] = {**PAPER, "method": "uvu", "cache": None}
+    found = worker(methods, args, alone=True)
     rate, peak = found["gflop_per_second"], found["peak_gflop_per_second"]
     rates = {"gflop_per_second": rate, "peak_gflop_per_second": peak}
-    # The bar counts a step that knows g's features and computes its heads, at (s, a) too. Ours knows more.
+    # The bar counts a step that knows g's features and computes its heads, at (s, a) too. Ours knows those.
     counted = (steps.flop("uvu", cache="compact_cache") + 2 * 512**3) / 1e9
+    without = steps.flop("uvu", cache=None) / 1e9
     bars = []
-    for m, text in (("uvu", "outputs"), ("uvu-features", "features")):
+    for m, text, gflop in (
+        ("uvu-features", "features of g", counted),
+        ("uvu", "outputs of g", counted),
+        ("uvu-nothing", "nothing", without),
+    ):
         r = found["methods"][m]
-        name = f"uvu, paper scale, {text} of g kept: time / {counted:.1f} GFLOP"
-        bars.append(bar(name, r["seconds"] * rate / counted, 1.15, **rates, **r))
+        name = f"uvu, paper scale, {text} kept: time / {gflop:.1f} GFLOP"
+        bars.append(bar(name, r["seconds"] * rate / gflop, 1.15, **rates, **r))
     for m, r in found["methods"].items():
         bars.append(bar(f"{m}, paper scale: time / arithmetic of its own", r["ratio"], 1.3, **rates, **r))
         # What of this is the products themselves: they do not reach the best rate inside a program.

@@ -62,7 +62,7 @@ def fit(
     log_every: int | None = None,
     tensorboard: bool = False,
     checkpoint_seconds: float = 60.0,
-    cache_bytes: int = 2 * 2**30,
+    cache_bytes: int = 4 * 2**30,
     explosion: float = 1e6,
     devices: Sequence[jax.Device] | None = None,
 ) -> Fit | list[Fit]:
