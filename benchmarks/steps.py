@@ -236,7 +236,7 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, 
         needed = flop(method, **sizes)
         # Memory is allocated once for all steps of a call; with few of them that would be counted as their cost.
         # `fit` makes calls of up to 100 steps.
-        steps = max(20, min(200, round(seconds * rate.peak / needed / 2)))
+        steps = max(40, min(200, round(seconds * rate.peak / needed / 2)))
         start = time.perf_counter()
         run, state = training(method, steps, **settings)
         states[name], _ = run(state, 0)

@@ -52,7 +52,7 @@ def test_any_actions(num_actions, actions):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("batch", [1, 200])
+@pytest.mark.parametrize("batch", [1, 200, 401])
 @pytest.mark.parametrize("probabilities", [(0.25, 0.25, 0.25, 0.25), (1.0, 0.0, 0.0, 0.0), (0.0, 0.9, 0.0, 0.1)])
 def test_any_batch(batch, probabilities):
     action = jax.random.choice(jax.random.key(3), 4, (batch,), p=jnp.asarray(probabilities))
