@@ -140,7 +140,7 @@ def run_trial(
             "seconds": timings(log),
         }
 
-    tell(0.0, "compiling")
+    tell(0.0, "compiling, and evaluating what is frozen")
     trained = _train(estimator, dataset, config, seed, score, work)
     tell(1.0, f"{config['final_episodes']:,} fresh boards")
     if model is not None:
