@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import uvax
 from uvax.errors import InvalidInput
+from uvax.experiments import rows
 from uvax.experiments.rows import RowStore, Trial, provenance, trial_id
 
 
@@ -108,6 +109,30 @@ def test_provenance(monkeypatch, tmp_path):
     assert made["cpu"]
     assert made["commit"] is None or len(made["commit"].removesuffix("-dirty")) == 40
     assert set(made) == {"uvax", "jax", "python", "cpu", "commit", "command", "started", "finished", "seconds"}
+
+
+def test_a_commit_is_dirty_when_the_code_changed_not_when_rows_were_added(monkeypatch, tmp_path):
+    package = tmp_path / "src" / "uvax"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (tmp_path / "results").mkdir()
+
+    def git(*arguments):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    monkeypatch.setattr(uvax, "__file__", str(package / "__init__.py"))
+    commit = rows._commit.__wrapped__
+    clean = commit()
+    assert clean is not None
+    assert len(clean) == 40
+    (tmp_path / "results" / "probe.jsonl").write_text("{}")
+    assert commit() == clean
+    (package / "__init__.py").write_text("changed = True")
+    assert commit() == clean + "-dirty"
 
 
 @pytest.mark.parametrize(

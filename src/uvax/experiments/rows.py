@@ -245,7 +245,7 @@ def _cpu() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit of the uvax that runs, "-dirty" if changed since; None for an installed one."""
+    """The commit of the uvax that runs, "-dirty" if its code was changed since; None for an installed one."""
     folder = Path(uvax.__file__).parent
 
     def git(*arguments: str) -> str:
@@ -254,6 +254,8 @@ def _commit() -> str | None:
 
     try:
         git("ls-files", "--error-unmatch", "__init__.py")
-        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        # Of the package only: an experiment's own rows in results/ are no change of the code that made them.
+        changed = git("status", "--porcelain", "--", str(folder))
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
