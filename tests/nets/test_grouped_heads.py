@@ -52,6 +52,16 @@ def test_any_actions(num_actions, actions):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=9))
+def test_the_first_products_with_enough_rows_for_one_action_have_enough_for_all(counts):
+    counts = sorted(counts, reverse=True)
+    if counts[0] == 0:
+        return
+    sets = grouped._sizes(sum(counts), len(counts))
+    chosen = next(sizes for sizes in sets if sizes[0] >= counts[0])
+    assert all(size >= count for size, count in zip(chosen, counts, strict=True))
+
+
 @pytest.mark.parametrize("batch", [1, 200, 401])
 @pytest.mark.parametrize("probabilities", [(0.25, 0.25, 0.25, 0.25), (1.0, 0.0, 0.0, 0.0), (0.0, 0.9, 0.0, 0.1)])
 def test_any_batch(batch, probabilities):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from uvax.training.packed import Layout, Packed
+from uvax.training.packed import Packed
 
 ROWS = 7
 
@@ -27,6 +27,9 @@ def tree(seed: int = 0) -> dict:
         "flag": rng.random((ROWS, 3)) < 0.5,
         "bfloat": bits(jnp.bfloat16, 5),
         "nothing": np.zeros((ROWS, 0), np.float32),
+        "outputs": bits(np.float32, 4, 50),
+        "many": bits(np.int32, 64),
+        "image": bits(np.uint8, 20, 20),
     }
 
 
@@ -51,15 +54,24 @@ def test_rows_come_back_bit_for_bit(compiled):
 
 def test_packing_on_the_device_equals_packing_on_the_host():
     data = tree(1)
-    layout = Layout.of(data)
-    np.testing.assert_array_equal(jax.jit(layout.pack)(jax.tree.map(jnp.asarray, data)), layout.pack_on_host(data))
+    host = Packed.from_host(data)
+    device = jax.jit(lambda data: Packed.of(data, ROWS))(jax.tree.map(jnp.asarray, data))
+    assert all(jax.tree.leaves(jax.tree.map(same_bits, device, host)))
+    assert len(host.apart) == 2  # those of many 32-bit numbers
+
+
+def test_nothing_can_be_packed():
+    packed = Packed.of(None, ROWS)
+    assert len(packed) == ROWS
+    assert packed.take(jnp.arange(3)) is None
 
 
 def test_a_transition_takes_little_more_than_its_bytes():
     data = tree()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(data))
     # Every array is rounded up to whole words.
-    assert size <= Packed.from_host(data).words.nbytes <= size + 3 * ROWS * len(jax.tree.leaves(data))
+    stored = sum(leaf.nbytes for leaf in jax.tree.leaves(Packed.from_host(data)))
+    assert size <= stored <= size + 3 * ROWS * len(jax.tree.leaves(data))
 
 
 def test_doubles_become_what_the_device_makes_of_them():

@@ -1,14 +1,15 @@
 """Heads of the action taken, and of no other: a linear layer whose columns depend on the row.
 
 Multiplying every row with the heads of all A actions and keeping one of them is A times the arithmetic needed. Here
-the rows are put in order of their actions, and each action's rows are multiplied with its own columns: in blocks, whose
-number is a bound of a loop, so no capacity has to be chosen and no distribution of actions overflows one. The last
-block of an action may reach into the rows of the next, which overwrites what was written there. The result equals the
-plain version to rounding.
+each action's rows are gathered and multiplied with its own columns. A compiled product has a fixed number of rows, so
+there are a few sets of products, with enough rows for the most frequent action, the next and so on; how many rows the
+most frequent one has decides which set runs. So no distribution of actions is too uneven, and nothing has to be known
+about the data. The result equals the plain version to rounding.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,9 @@ from uvax.nets.layers import weight_gradient
 # With fewer outputs per action, moving the rows costs more than the product saves.
 MIN_HEADS = 16
 
-# Rows of a block: as many as fit of the first, then of the second. Large ones run faster, small ones overlap less.
-_BLOCKS = (128, 16)
-
-# Weight gradients sum over an action's rows, in one product compiled for each of so many numbers of rows: with those of
-# blocks of 64 added up they took a third longer.
-_WINDOWS = 16
+# So many sets of products, but about so many products: more of them multiply fewer rows for nothing and take longer to
+# compile.
+_SETS, _PRODUCTS = 8, 32
 
 
 def linear_at(
@@ -38,9 +36,9 @@ def linear_at(
 ) -> Float[Array, "B M"]:
     """Row b of x times the columns [action_b M, (action_b + 1) M) of `weight`, plus that part of `bias`.
 
-    Costs about 2.2 B W M FLOP forward and twice that backward on a CPU with B = 512, where dense it would be 2 A B W M.
-    Other platforms, which would wait for the host in a loop of unknown length, and batches of parameters (vmap over
-    seeds) take the dense form.
+    Costs 2.5 to 3 B W M FLOP forward and twice that backward on a CPU with A = 4, where dense it would be 2 A B W M.
+    Other platforms, which would wait for the host to choose, and batches of parameters (vmap over seeds) take the dense
+    form.
     """
     bias_at = bias.reshape(num_actions, -1).at[action].get(mode="clip")
     return _product(num_actions, x, weight, action) + bias_at
@@ -62,88 +60,98 @@ def _product_backward(num_actions: int, residuals: tuple[Array, Array, Array], c
 _product.defvjp(_product_forward, _product_backward)
 
 
-class _Order(NamedTuple):
-    """The rows of a batch in order of their actions, and `spare` rows of zeros behind them."""
+def _sizes(batch: int, num_actions: int) -> list[tuple[int, ...]]:
+    """For each set of products: rows that suffice for the most frequent action, the next and so on.
 
-    rows: Int[Array, " B+spare"]  # the row in each place; B in a spare one
-    places: Int[Array, " B"]  # the place of each row
-    first: Int[Array, " A+1"]  # the first place of each action, and the end of the last
-    window: int  # the numbers of rows that weight gradients are compiled for are multiples of this
+    If the most frequent action has between `low` and `high` rows, the k-th after it has at most `high`, and as those
+    before it have no fewer, at most (batch - low) / k.
+    """
+    found = []
+    step = num_actions ** (1 / min(_SETS, max(2, _PRODUCTS // num_actions)))
+    low = -(-batch // num_actions)
+    while low <= batch:
+        high = min(batch, -(-int(step * low) // 8) * 8)
+        found.append((high, *(min(high, (batch - low) // k) for k in range(1, num_actions))))
+        low = high + 1
+    return found
+
+
+class _Order(NamedTuple):
+    """The actions of a batch by how many rows have them, and these rows."""
+
+    actions: Int[Array, " A"]  # the most frequent first
+    counts: Int[Array, " A"]  # of rows, in that order
+    first: Int[Array, " A"]  # where in `rows` theirs begin
+    rows: Int[Array, " 2B"]  # those of the first action, of the second and so on; then any
+    rank: Int[Array, " B"]  # of the action of each row
+    within: Int[Array, " B"]  # how many rows before it have the same
 
     @classmethod
     def of(cls, action: Int[Array, " B"], num_actions: int) -> "_Order":
         batch = action.shape[0]
-        window = max(8, -(-batch // _WINDOWS))
-        chosen = (action[:, None] == jnp.arange(num_actions, dtype=action.dtype)).astype(jnp.int32)
-        earlier = jnp.cumsum(chosen, axis=0)  # rows of the same action up to this one
-        first = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(earlier[-1])])
-        places = jnp.sum(chosen * (first[:-1] + earlier - 1), axis=1)
-        spare = max(window, _BLOCKS[-1])
-        rows = jnp.full(batch + spare, batch, jnp.int32).at[places].set(jnp.arange(batch, dtype=jnp.int32))
-        return cls(rows, places, first, window)
+        every = jnp.arange(num_actions, dtype=jnp.int32)
+        chosen = (action[:, None] == every.astype(action.dtype)).astype(jnp.int32)
+        earlier = jnp.cumsum(chosen, axis=0, dtype=jnp.int32)  # rows of the same action up to this one
+        actions = jnp.argsort(-earlier[-1]).astype(jnp.int32)
+        counts = earlier[-1][actions]
+        first = jnp.cumsum(counts, dtype=jnp.int32) - counts
+        rank = jnp.sum(chosen * jnp.zeros_like(every).at[actions].set(every), axis=1, dtype=jnp.int32)
+        within = jnp.sum(chosen * earlier, axis=1, dtype=jnp.int32) - 1
+        rows = jnp.zeros(2 * batch, jnp.int32).at[first[rank] + within].set(jnp.arange(batch, dtype=jnp.int32))
+        return cls(actions, counts, first, rows, rank, within)
 
-    def sort(self, x: Float[Array, "B n"]) -> Float[Array, "P n"]:
-        return x.at[self.rows].get(mode="fill", fill_value=0.0)
+    def columns(self, weight: Float[Array, "W AM"]) -> list[Float[Array, "W M"]]:
+        """Those of every action."""
+        heads = weight.shape[1] // len(self.actions)
+        return [lax.dynamic_slice_in_dim(weight, a * heads, heads, axis=1) for a in self.actions]
 
-    def restore(self, x: Float[Array, "P n"]) -> Float[Array, "B n"]:
-        return x.at[self.places].get(mode="promise_in_bounds")
+    def together(self, columns: list[Float[Array, "W M"]]) -> Float[Array, "W AM"]:
+        """The inverse of `columns`."""
+        width, heads = columns[0].shape
+        weight = jnp.zeros((width, heads * len(columns)), columns[0].dtype)
+        for a, part in zip(self.actions, columns, strict=True):
+            weight = lax.dynamic_update_slice_in_dim(weight, part, a * heads, 1)
+        return weight
 
+    def apart(self, sizes: tuple[int, ...], x: Float[Array, "B n"]) -> list[Float[Array, "_ n"]]:
+        """The rows of every action, and behind them some of others, up to these sizes."""
+        rows = [lax.dynamic_slice_in_dim(self.rows, start, n) for start, n in zip(self.first, sizes, strict=True)]
+        return [x.at[some].get(mode="promise_in_bounds") for some in rows]
 
-def _columns(weight: Float[Array, "W AM"], num_actions: int) -> list[Float[Array, "W M"]]:
-    return jnp.split(weight, num_actions, axis=1)
+    def restored(self, sizes: tuple[int, ...], parts: list[Float[Array, "_ n"]]) -> Float[Array, "B n"]:
+        """The inverse of `apart`."""
+        before = jnp.asarray([sum(sizes[:k]) for k in range(len(sizes))], jnp.int32)
+        return jnp.concatenate(parts).at[before[self.rank] + self.within].get(mode="promise_in_bounds")
 
-
-def _by_blocks(order: _Order, x: Float[Array, "P n"], matrices: list[Array], *, transposed: bool) -> Array:
-    """Each action's rows of x times its matrix."""
-    out = jnp.zeros((x.shape[0], matrices[0].shape[0 if transposed else 1]), x.dtype)
-    for a, matrix in enumerate(matrices):
-        place, end = order.first[a], order.first[a + 1]
-        for size in (size for size in _BLOCKS if size <= x.shape[0]):
-            left = end - place
-            turns = left // size if size != _BLOCKS[-1] else (left + size - 1) // size
-
-            # Each loop has its own matrix, passed by reference: indexing them by action would copy them.
-            def body(i, out, size=size, matrix=matrix, place=place):
-                at = place + i * size
-                rows = lax.dynamic_slice_in_dim(x, at, size)
-                return lax.dynamic_update_slice_in_dim(out, rows @ (matrix.T if transposed else matrix), at, 0)
-
-            out = lax.fori_loop(0, turns, body, out)
-            place = place + turns * size
-    return out
-
-
-def _weight_gradients(order: _Order, x: Float[Array, "P W"], cotangent: Float[Array, "P M"]) -> Float[Array, "W AM"]:
-    """x^T c over each action's rows, the actions side by side."""
-    size = order.window
-
-    def over(windows: int):
-        def product(start: Array, count: Array) -> Array:
-            if windows == 0:
-                return jnp.zeros((x.shape[1], cotangent.shape[1]), x.dtype)
-            rows, c = (lax.dynamic_slice_in_dim(part, start, windows * size) for part in (x, cotangent))
-            own = jnp.arange(windows * size, dtype=jnp.int32)[:, None] < count
-            return weight_gradient(rows, jnp.where(own, c, 0.0))
-
-        return product
-
-    batch = order.places.shape[0]
-    products = [over(windows) for windows in range(-(-batch // size) + 1)]
-    first, counts = order.first[:-1], jnp.diff(order.first)
-    parts = [lax.switch((counts[a] + size - 1) // size, products, first[a], counts[a]) for a in range(first.shape[0])]
-    return jnp.concatenate(parts, axis=1)
+    def compute(self, with_sizes: Callable[..., Any], *operands: Any) -> Any:
+        """`with_sizes(sizes, *operands)` with the first sizes that suffice."""
+        sets = _sizes(len(self.rank), len(self.actions))
+        too_small = jnp.asarray([sizes[0] for sizes in sets[:-1]], jnp.int32) < self.counts[0]
+        return lax.switch(jnp.sum(too_small, dtype=jnp.int32), [partial(with_sizes, s) for s in sets], *operands)
 
 
 def _grouped_forward(num_actions: int, x: Array, weight: Array, action: Array) -> Array:
     order = _Order.of(action, num_actions)
-    return order.restore(_by_blocks(order, order.sort(x), _columns(weight, num_actions), transposed=False))
+
+    def with_sizes(sizes: tuple[int, ...], x: Array, columns: list[Array]) -> Array:
+        return order.restored(sizes, [part @ c for part, c in zip(order.apart(sizes, x), columns, strict=True)])
+
+    return order.compute(with_sizes, x, order.columns(weight))
 
 
 def _grouped_backward(num_actions: int, x: Array, weight: Array, action: Array, cotangent: Array):
     order = _Order.of(action, num_actions)
-    x, cotangent = order.sort(x), order.sort(cotangent)
-    dx = _by_blocks(order, cotangent, _columns(weight, num_actions), transposed=True)
-    return order.restore(dx), _weight_gradients(order, x, cotangent)
+
+    def with_sizes(sizes: tuple[int, ...], x: Array, columns: list[Array], cotangent: Array):
+        cotangents = order.apart(sizes, cotangent)
+        dx = order.restored(sizes, [c @ w.T for c, w in zip(cotangents, columns, strict=True)])
+        # Rows of other actions are in the sum as well, so they have to be zero.
+        own = [jnp.arange(size, dtype=jnp.int32)[:, None] < n for size, n in zip(sizes, order.counts, strict=True)]
+        cotangents = [jnp.where(mine, c, 0.0) for mine, c in zip(own, cotangents, strict=True)]
+        return dx, [weight_gradient(part, c) for part, c in zip(order.apart(sizes, x), cotangents, strict=True)]
+
+    dx, parts = order.compute(with_sizes, x, order.columns(weight), cotangent)
+    return dx, order.together(parts)
 
 
 def _dense_forward(num_actions: int, x: Array, weight: Array, action: Array) -> Array:

@@ -20,7 +20,7 @@ from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
 from uvax.training.contract import Static, check_update, state_shape
-from uvax.training.packed import Layout, Packed
+from uvax.training.packed import Packed
 from uvax.training.processes import Processes
 
 # Rows per block while the cache is filled: activations stay small, the matrix products stay large.
@@ -256,16 +256,17 @@ def _cache(program: _Program, name: str, state: PyTree, data: Packed) -> Packed:
         return getattr(program.estimator, name)(state, batch.obs, batch.task, batch.action, batch.next_obs)
 
     def fill(state: PyTree) -> Packed:
-        layout = Layout.of(jax.eval_shape(part, state, jnp.int32(0)))
-
-        def body(i: Int[Array, ""], words: Array) -> Array:
+        def body(i: Int[Array, ""], table: Packed) -> Packed:
             first = jnp.minimum(i * block, rows - block)
-            return jax.lax.dynamic_update_slice_in_dim(words, layout.pack(part(state, first)), first, 0)
+            return jax.tree.map(
+                lambda all_, some: jax.lax.dynamic_update_slice_in_dim(all_, some, first, 0),
+                table,
+                Packed.of(part(state, first), block),
+            )
 
-        words = jnp.zeros((rows, layout.words), jnp.uint32)
-        if layout.words:  # else there is nothing to keep
-            words = jax.lax.fori_loop(0, -(-rows // block), body, words)
-        return Packed(words, layout)
+        of_block = jax.eval_shape(lambda: Packed.of(part(state, jnp.int32(0)), block))
+        table = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), of_block)
+        return jax.lax.fori_loop(0, -(-rows // block), body, table)
 
     return program.over_seeds(fill, 0)(state)
 

@@ -2,10 +2,12 @@
 
 Drawing a row from every array of a dataset misses the processor's cache once for each array, and XLA's CPU backend
 gathers element by element, 35 for an observation of 35 bytes. Here a transition is in one place and has a quarter of
-the elements.
+the elements. Columns of many 32-bit numbers (the outputs of a network with many heads) stay arrays of their own: they
+gain nothing by this, and cut out of a row they would be written twice.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt32
 
 _WORD = 4  # bytes
+_WIDE = 64  # words from which on a column is an array of its own
 
 
 class _Column(NamedTuple):
@@ -29,13 +32,17 @@ class _Column(NamedTuple):
     def stored(self) -> np.dtype:
         return np.dtype(np.uint8) if self.dtype == bool else self.dtype
 
+    @property
+    def apart(self) -> bool:
+        return self.dtype.itemsize == _WORD and self.words >= _WIDE
+
 
 class Layout(NamedTuple):
     """How the rows of a tree of arrays [N, ...] become rows of words and back, bit for bit."""
 
     columns: tuple[_Column, ...]
     structure: Any
-    words: int
+    words: int  # of a row, without the columns that are apart
 
     @classmethod
     def of(cls, tree: PyTree) -> "Layout":
@@ -48,38 +55,39 @@ class Layout(NamedTuple):
             dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
             words = -(-math.prod(leaf.shape[1:]) * dtype.itemsize // _WORD)
             columns.append(_Column(width, words, tuple(leaf.shape[1:]), dtype))
-            width += words
+            width += 0 if columns[-1].apart else words
         return cls(tuple(columns), structure, width)
-
-    def pack_on_host(self, tree: PyTree[np.ndarray]) -> np.ndarray:
-        leaves = jax.tree.leaves(tree)
-        table = np.zeros((len(leaves[0]), self.words * _WORD), np.uint8)
-        for leaf, column in zip(leaves, self.columns, strict=True):
-            if leaf.size:
-                content = np.ascontiguousarray(leaf, column.stored).reshape(len(leaf), -1).view(np.uint8)
-                first = column.first * _WORD
-                table[:, first : first + content.shape[1]] = content
-        return table.view(np.uint32)
-
-    def pack(self, tree: PyTree[Array]) -> UInt32[Array, "N W"]:
-        return jnp.concatenate(
-            [_words(leaf, column) for leaf, column in zip(jax.tree.leaves(tree), self.columns, strict=True)], axis=1
-        )
-
-    def unpack(self, words: UInt32[Array, "N W"]) -> PyTree[Array]:
-        return jax.tree.unflatten(self.structure, [_numbers(words, column) for column in self.columns])
 
 
 class Packed(eqx.Module):
     """A table of rows; `take` and `slice` give some of them back as a tree of arrays."""
 
     words: UInt32[Array, "N W"]
+    apart: tuple[Array, ...]  # the columns of many numbers, [N, ...] each
     layout: Layout = eqx.field(static=True)
 
     @classmethod
     def from_host(cls, tree: PyTree[np.ndarray]) -> "Packed":
-        layout = Layout.of(tree)
-        return cls(jnp.asarray(layout.pack_on_host(tree)), layout)
+        layout, leaves = Layout.of(tree), jax.tree.leaves(tree)
+        table = np.zeros((len(leaves[0]), layout.words * _WORD), np.uint8)
+        apart = []
+        for leaf, column in zip(leaves, layout.columns, strict=True):
+            if column.apart:
+                apart.append(jnp.asarray(leaf, column.dtype))
+            elif leaf.size:
+                content = np.ascontiguousarray(leaf, column.stored).reshape(len(leaf), -1).view(np.uint8)
+                first = column.first * _WORD
+                table[:, first : first + content.shape[1]] = content
+        return cls(jnp.asarray(table.view(np.uint32)), tuple(apart), layout)
+
+    @classmethod
+    def of(cls, tree: PyTree[Array], rows: int) -> "Packed":
+        """For arrays on the device, of so many rows each; the tree may have none."""
+        layout, leaves = Layout.of(tree), jax.tree.leaves(tree)
+        columns = list(zip(leaves, layout.columns, strict=True))
+        words = [_words(leaf, column) for leaf, column in columns if not column.apart]
+        apart = tuple(leaf for leaf, column in columns if column.apart)
+        return cls(jnp.concatenate([jnp.zeros((rows, 0), jnp.uint32), *words], axis=1), apart, layout)
 
     def __len__(self) -> int:
         return self.words.shape[0]
@@ -87,10 +95,16 @@ class Packed(eqx.Module):
     def take(self, rows: Int[Array, " B"]) -> PyTree[Array]:
         """The rows of these numbers, which must be in [0, N)."""
         # Unsigned, or every element would first ask whether its index counts from the end.
-        return self.layout.unpack(self.words.at[rows.astype(jnp.uint32)].get(mode="promise_in_bounds"))
+        rows = rows.astype(jnp.uint32)
+        return self._unpacked(lambda table: table.at[rows].get(mode="promise_in_bounds"))
 
     def slice(self, first: int | Int[Array, ""], size: int) -> PyTree[Array]:
-        return self.layout.unpack(jax.lax.dynamic_slice_in_dim(self.words, first, size))
+        return self._unpacked(lambda table: jax.lax.dynamic_slice_in_dim(table, first, size))
+
+    def _unpacked(self, rows_of: Callable[[Array], Array]) -> PyTree[Array]:
+        words, apart = rows_of(self.words), iter(map(rows_of, self.apart))
+        columns = [next(apart) if column.apart else _numbers(words, column) for column in self.layout.columns]
+        return jax.tree.unflatten(self.layout.structure, columns)
 
 
 def _words(numbers: Array, column: _Column) -> UInt32[Array, "N w"]:
