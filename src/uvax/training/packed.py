@@ -63,7 +63,7 @@ class Packed(eqx.Module):
     """A table of rows; `take` and `slice` give some of them back as a tree of arrays."""
 
     words: UInt32[Array, "N W"]
-    apart: tuple[Array, ...]  # the columns of many numbers, [N, ...] each
+    apart: tuple[Array, ...]  # the columns of many numbers, [N, n]: with more axes, gathering takes twice as long
     layout: Layout = eqx.field(static=True)
 
     @classmethod
@@ -73,7 +73,7 @@ class Packed(eqx.Module):
         apart = []
         for leaf, column in zip(leaves, layout.columns, strict=True):
             if column.apart:
-                apart.append(jnp.asarray(leaf, column.dtype))
+                apart.append(jnp.asarray(leaf.reshape(len(leaf), -1), column.dtype))
             elif leaf.size:
                 content = np.ascontiguousarray(leaf, column.stored).reshape(len(leaf), -1).view(np.uint8)
                 first = column.first * _WORD
@@ -86,7 +86,7 @@ class Packed(eqx.Module):
         layout, leaves = Layout.of(tree), jax.tree.leaves(tree)
         columns = list(zip(leaves, layout.columns, strict=True))
         words = [_words(leaf, column) for leaf, column in columns if not column.apart]
-        apart = tuple(leaf for leaf, column in columns if column.apart)
+        apart = tuple(leaf.reshape(rows, -1) for leaf, column in columns if column.apart)
         return cls(jnp.concatenate([jnp.zeros((rows, 0), jnp.uint32), *words], axis=1), apart, layout)
 
     def __len__(self) -> int:
@@ -102,9 +102,12 @@ class Packed(eqx.Module):
         return self._unpacked(lambda table: jax.lax.dynamic_slice_in_dim(table, first, size))
 
     def _unpacked(self, rows_of: Callable[[Array], Array]) -> PyTree[Array]:
-        words, apart = rows_of(self.words), iter(map(rows_of, self.apart))
-        columns = [next(apart) if column.apart else _numbers(words, column) for column in self.layout.columns]
-        return jax.tree.unflatten(self.layout.structure, columns)
+        words, apart = rows_of(self.words), iter(self.apart)
+
+        def numbers(column: _Column) -> Array:
+            return rows_of(next(apart)).reshape(-1, *column.shape) if column.apart else _numbers(words, column)
+
+        return jax.tree.unflatten(self.layout.structure, list(map(numbers, self.layout.columns)))
 
 
 def _words(numbers: Array, column: _Column) -> UInt32[Array, "N w"]:
