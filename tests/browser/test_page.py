@@ -112,6 +112,24 @@ def test_the_page_is_drawn_without_errors(show, width, scheme, tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("width", [1280, 700, 390])
+def test_a_section_that_is_jumped_to_shows_its_title(show, width):
+    driver = show(width)
+    driver.execute_script("document.documentElement.style.scrollBehavior = 'auto'")
+    sections = driver.execute_script("return [...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
+    assert len(sections) > 5
+    for section in sections[1:4]:
+        click(driver, f"nav a[href='#{section}']")
+
+        def gap(section=section):
+            return driver.execute_script(
+                f"return document.querySelector('#{section} h2, h2#{section}').getBoundingClientRect().top"
+                " - document.querySelector('nav').getBoundingClientRect().bottom"
+            )
+
+        wait(lambda gap=gap: 0 <= gap() < 100, 10.0)
+
+
 def test_the_explorer_reacts_to_clicks(show):
     driver = show()
     said = lambda: find(driver, "#explorer-said").text  # noqa: E731

@@ -19,6 +19,14 @@
   apply();
 })();
 
+// Whoever jumps to a section finds its title below the list of sections, which takes one line or several.
+(() => {
+  const list = document.querySelector("nav");
+  const measure = () => { document.documentElement.style.scrollPaddingTop = list.offsetHeight + 12 + "px"; };
+  new ResizeObserver(measure).observe(list);
+  measure();
+})();
+
 // Charts: drawn when they come near the window, in the colours of the page.
 (() => {
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
