@@ -249,6 +249,16 @@ def test_few_values_of_x_are_the_ticks_on_the_page_and_in_print(log_x):
     assert plotly_figure(rates)["layout"]["xaxis"]["ticktext"] == ["1e-6", "1e-3", "0.0025", "0.1"]
 
 
+def test_many_rates_have_powers_of_ten_as_ticks_on_the_page_and_in_print():
+    rates = [a * 10.0**k for k in range(-6, -2) for a in (1, 2, 5)]
+    chart = dataclasses.replace(CHART, series=[Series("a", rates, [1.0] * len(rates))], log_x=True)
+    assert plotly_figure(chart)["layout"]["xaxis"]["ticktext"] == ["1e-6", "1e-5", "1e-4", "1e-3"]
+    (axis,) = static_figure(chart).axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["1e-6", "1e-5", "1e-4", "1e-3"]
+    many = dataclasses.replace(chart, series=[Series("a", range(10, 30), [1.0] * 20)])
+    assert "tickvals" not in plotly_figure(many)["layout"]["xaxis"]  # one power would tell nothing
+
+
 def test_the_command_says_how_to_fill_an_empty_folder(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 1
     assert "has nothing to report: no rows are there yet; fill it with uvax experiment" in capsys.readouterr().err

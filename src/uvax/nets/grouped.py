@@ -22,8 +22,8 @@ from uvax.nets.layers import weight_gradient
 # With fewer outputs per action, moving the rows costs more than the product saves.
 MIN_HEADS = 16
 
-# So many sets of products, but about so many products: more of them multiply fewer rows for nothing and take longer to
-# compile.
+# At most so many sets, and about so many products in all of them: more multiply fewer rows for nothing and take longer
+# to compile.
 _SETS, _PRODUCTS = 8, 32
 
 

@@ -68,13 +68,22 @@ def _axis(values: Sequence[float], *, log: bool) -> dict[str, Any]:
 
 
 def _ticks(values: Iterable[float], *, log: bool) -> list[float]:
-    """The values that were run, if they are few; else none, and the drawing library chooses."""
+    """The values that were run, if they are few, else powers of ten on a logarithmic axis; or the library chooses."""
     ticks = sorted(set(values))
-    return ticks if len(ticks) <= (9 if log else 6) else []
+    if len(ticks) <= (9 if log else 6):
+        return ticks
+    return _powers_of_ten(ticks[0], ticks[-1]) if log and ticks[0] > 0 else []
+
+
+def _powers_of_ten(low: float, high: float) -> list[float]:
+    """Those from low to high, unless there is only one."""
+    found = [float(f"1e{k}") for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    found = [power for power in found if low <= power <= high]
+    return found if len(found) > 1 else []
 
 
 def _short(tick: float) -> str:
-    """Rates as 1e-3, not 0.001: neighbours on a logarithmic axis are close."""
+    """Rates as 1e-3, not 0.001 or 1m: neighbours on a logarithmic axis are close."""
     return f"{tick:.0e}".replace("e-0", "e-") if 0 < abs(tick) < 0.01 and tick == float(f"{tick:.0e}") else f"{tick:g}"
 
 

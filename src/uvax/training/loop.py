@@ -259,7 +259,7 @@ def _cache(program: _Program, name: str, state: PyTree, data: Packed) -> Packed:
         def body(i: Int[Array, ""], table: Packed) -> Packed:
             first = jnp.minimum(i * block, rows - block)
             return jax.tree.map(
-                lambda all_, some: jax.lax.dynamic_update_slice_in_dim(all_, some, first, 0),
+                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, first, 0),
                 table,
                 Packed.of(part(state, first), block),
             )
