@@ -119,7 +119,7 @@ def _table(lines: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> Table:
             [
                 name,
                 "yes" if cached else "no",
-                Cell(f"{1e3 * result['per_step']:.3g}", result["per_step"]),
+                Cell(_milliseconds(result["per_step"]), result["per_step"]),
                 Cell(f"{hours:.2f}", hours),
                 Cell(f"{result['compile']:.1f}", result["compile"]),
                 Cell(f"{result['fill_cache']:.1f}" if result["cached"] else "–", result["fill_cache"]),
@@ -175,6 +175,12 @@ def _introduction(rows: Sequence[Row]) -> str:
 
 def notes(scope: Scope) -> list[str]:
     return ["One measurement at a time, with the whole machine; other work on it would be measured too."]
+
+
+def _milliseconds(seconds: float) -> str:
+    """Three figures, and never an exponent."""
+    value = 1e3 * seconds
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 EXPERIMENT = Experiment(

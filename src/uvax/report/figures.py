@@ -51,7 +51,7 @@ def plotly_figure(chart: Chart | Figure) -> dict[str, Any]:
     if chart.kind == "line":
         layout["xaxis"] |= _axis([x for s in chart.series for x in s.x], log=chart.log_x)
     if chart.log_y:
-        layout["yaxis"]["type"] = "log"
+        layout["yaxis"] |= {"type": "log", "dtick": "D2"}  # labels at 1, 2 and 5, not at every digit
     elif chart.y_from_zero:
         layout["yaxis"]["rangemode"] = "tozero"
     if chart.kind == "stacked":
