@@ -41,7 +41,10 @@ CASES = {
     "uvu, sampled actions, gradient descent": replace(
         UVU_SMALL, bootstrap=Sampler(one_at_random), optimiser="sgd", learning_rate=0.1, uvu_learning_rate=0.1
     ),
+    "uvu, many heads": replace(UVU_SMALL, heads=17),
+    "uvu, many heads, a given policy": replace(UVU_SMALL, heads=17, bootstrap=Policy(evenly)),
     "rnd with a prior": RND_SMALL,
+    "rnd with a prior, many heads": replace(RND_SMALL, heads=17),
     "rnd with a prior, a given policy": replace(RND_SMALL, bootstrap=Policy(evenly)),
     "rnd": replace(RND_SMALL, prior=False, target_lambda=0.3),
 }

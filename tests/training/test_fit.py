@@ -51,6 +51,39 @@ def test_fit_is_the_loop_one_would_write(data, linear, batch_size):
     assert (got.best.step, got.best.score) == (STEPS, None)
 
 
+def test_rows_in_order_of_their_actions_are_the_same_batch(data):
+    """For many heads, `fit` sorts the rows of a batch; the loop by hand does not."""
+    estimator = UVU(width=16, depth=1, heads=20, batch_size=24, target_period=4)
+    assert estimator.by_action
+    assert not UVU(heads=4).by_action
+    expected, losses = by_hand(estimator, data, STEPS, seed=3)
+    got = fit(estimator, data, STEPS, seed=3, log_every=STEPS, progress=False)
+    np.testing.assert_allclose(got.log[0]["loss"], np.mean(losses), rtol=1e-4)
+    for a, b in zip(jax.tree.leaves(got.state), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5)
+
+
+def test_a_method_that_asks_for_it_is_told_the_order(data, linear):
+    class ByAction(type(linear())):
+        by_action = True
+
+        def update(self, state, batch, *, key):
+            state, metrics = super().update(state, batch, key=key)
+            if batch.groups is None:  # while the contract is checked
+                return state, metrics
+            wrong = jnp.sum(jnp.diff(batch.action) < 0) + jnp.sum(
+                jnp.abs(jnp.bincount(batch.action, length=3) - batch.groups.counts)
+            )
+            return state, {**metrics, "wrong": wrong.astype(jnp.float32), "told": jnp.float32(1)}
+
+    got = fit(ByAction(batch_size=30), data, STEPS, log_every=STEPS, progress=False)
+    assert (got.log[0]["told"], got.log[0]["wrong"]) == (1, 0)
+    plain = fit(linear(batch_size=30), data, STEPS, log_every=STEPS, progress=False)
+    # The same rows: their rewards have the same mean, though sampled next actions are those of other rows.
+    assert got.log[0]["loss"] != plain.log[0]["loss"]
+    np.testing.assert_allclose(got.log[0]["loss"], plain.log[0]["loss"], rtol=0.2)
+
+
 def test_same_seed_same_bits_whatever_the_chunks(data, linear, same):
     first = fit(linear(), data, STEPS, seed=1, log_every=5, progress=False)
     same(first.state, fit(linear(), data, STEPS, seed=1, log_every=5, progress=False).state)

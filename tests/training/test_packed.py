@@ -52,6 +52,13 @@ def test_rows_come_back_bit_for_bit(compiled):
     assert all(jax.tree.leaves(jax.tree.map(same_bits, cut, jax.tree.map(lambda x: x[2:5], data))))
 
 
+@pytest.mark.parametrize("name", ["action", "short", "flag", "outputs", "nothing"])
+def test_one_array_alone(name):
+    data, rows = tree(), np.array([6, 0, 3, 3, 1])
+    alone = Packed.from_host(data).take_one(jnp.asarray(rows), lambda columns: columns[name])
+    assert same_bits(alone, data[name][rows])
+
+
 def test_packing_on_the_device_equals_packing_on_the_host():
     data = tree(1)
     host = Packed.from_host(data)

@@ -13,7 +13,8 @@ class Transition(NamedTuple):
     no code below the trainer ever sees `done`. Reaching a time limit is not termination. Without tasks Z = 0.
 
     `cache` holds values per transition that never change during training, such as the outputs of a frozen
-    network (see `estimators.base.Estimator`); None when there are none.
+    network (see `estimators.base.Estimator`); None when there are none. `groups` says that rows are in order of their
+    actions (`uvax.nets.Groups`); None when they may be in any.
     """
 
     obs: PyTree[Any]  # leaves [B, ...]; an array [B, D] for every network in uvax
@@ -23,6 +24,7 @@ class Transition(NamedTuple):
     discount: Float[Array, " B"]
     next_obs: PyTree[Any]
     cache: PyTree[Any] = None
+    groups: Any = None
 
 
 class Spec(NamedTuple):

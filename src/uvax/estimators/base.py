@@ -20,6 +20,9 @@ Optional is `cache(state, obs, task, action, next_obs)`: a pytree of values per 
 batch's rows back in `batch.cache`; where it does not fit, it tries `compact_cache`, which may keep less. `update` must
 give the same result with either and without.
 
+Optional is `by_action`, True for a method that computes something for the action taken alone. A trainer then puts the
+rows of a batch in order of their actions and may say so in `batch.groups`. `update` must not depend on either.
+
 Optional is `update_many(state, steps, batch_at)`, for a method with a better order of work than one step after the
 other. `steps` is a pytree with a leading axis, `batch_at(step) -> (batch, key)`; it returns the state after all of them
 and the metrics of each, or None if these settings leave no other order. A trainer may use it on a CPU, and must get

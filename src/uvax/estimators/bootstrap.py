@@ -5,7 +5,7 @@ probabilities (`Policy`, expected TD) or as a sampler (`Sampler`, the paper's a'
 the next actions, so that every method bootstraps through the same weighted sum (`nets.select`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -78,3 +78,15 @@ def greedy(scores: Float[Array, "*batch A H"]) -> Float[Array, "*batch A H"]:
     """One-hot of the argmax over actions, the first one in a tie."""
     best = jnp.argmax(scores, axis=-2, keepdims=True)
     return (best == jnp.arange(scores.shape[-2], dtype=best.dtype)[:, None]).astype(scores.dtype)
+
+
+def greedy_value(scores: Sequence[Float[Array, "*batch H"]], values: Sequence[Float[Array, "*batch H"]]) -> Array:
+    """The value of the action with the highest score, for each head; lists over actions, the first one in a tie.
+
+    What `select(greedy(scores), values)` is, in one pass: XLA's CPU backend makes its argmax a loop of its own.
+    """
+    best, found = scores[0], values[0]
+    for score, value in zip(scores[1:], values[1:], strict=True):
+        better = score > best
+        best, found = jnp.where(better, score, best), jnp.where(better, value, found)
+    return found

@@ -17,6 +17,9 @@ class Outputs(NamedTuple):
     def next_outputs(self, net: Network) -> Float[Array, "B A M"]:
         return self.next
 
+    def next_apart(self, net: Network) -> list[Float[Array, "B M"]]:
+        return [self.next[:, a] for a in range(self.next.shape[1])]
+
     def next_chosen(self, net: Network, action: Int[Array, " B"]) -> Float[Array, "B M"]:
         return jnp.take_along_axis(self.next, action[:, None, None], axis=1, mode="promise_in_bounds")[:, 0]
 
@@ -29,6 +32,9 @@ class Features(NamedTuple):
 
     def next_outputs(self, net: Network) -> Float[Array, "B A M"]:
         return net.heads(self.next)
+
+    def next_apart(self, net: Network) -> list[Float[Array, "B M"]]:
+        return net.heads_apart(self.next)
 
     def next_chosen(self, net: Network, action: Int[Array, " B"]) -> Float[Array, "B M"]:
         return net.heads_chosen(self.next, action)

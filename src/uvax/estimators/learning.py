@@ -23,7 +23,7 @@ from uvax.estimators.checks import (
     require_positive,
     require_whole,
 )
-from uvax.nets import ActionMLP, Activation, Conditioned, Network, Parametrisation, select
+from uvax.nets import MIN_HEADS, ActionMLP, Activation, Conditioned, Network, Parametrisation, select
 
 Handed = dict[str, Array]  # what a network hands on to those that learn after it in the same step
 NetworkFactory = Callable[..., Network]
@@ -98,6 +98,10 @@ class Hyperparameters:
                 key=key,
             )
         return Conditioned(spec, heads, width=width, depth=depth, normalise=self.normalise, key=key)
+
+    def gains_by_order(self, heads: int) -> bool:
+        """Whether a network with so many heads gains by rows in order of their actions (`by_action`)."""
+        return self.network == "conditioned" and heads >= MIN_HEADS
 
     def build_optimiser(self, rate: float | None = None) -> optax.GradientTransformation:
         """The optimiser; `rate` is another learning rate than `learning_rate`."""

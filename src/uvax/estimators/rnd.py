@@ -52,6 +52,10 @@ class RND(Staged):
         g = self.build_network(spec, self.heads, key=key_g)
         return self.init_networks(networks, {"g": g}, no_target=("u",))  # u regresses and never bootstraps
 
+    @property
+    def by_action(self) -> bool:
+        return self.gains_by_order(self.heads)
+
     def stages(self) -> dict[str, Stage]:
         return {
             "q": lambda state, batch, key, _: self.learn_q(state, batch, key),
@@ -75,7 +79,7 @@ class RND(Staged):
         errors = {"next_error": self._next_error(state, handed["weights"], known, batch)} if self.prior else {}
 
         def loss(u):
-            difference = u.at(batch.obs, batch.task, batch.action) - known.taken
+            difference = u.at(batch.obs, batch.task, batch.action, batch.groups) - known.taken
             # The reward of Q_intr; taken here because u(s, a) is needed for its own loss anyway.
             return half_square(difference), {"error": self._scaled_error(difference)}
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 from uvax.data.transition import Transition
 from uvax.estimators.base import Metrics, MetricsOfSteps, TrainState
 from uvax.estimators.learning import Handed, Hyperparameters
+from uvax.nets import Network
 
 Stage = Callable[[TrainState, Transition, Array, Handed], tuple[TrainState, Handed, Metrics]]
 """`learn(state, batch, key, handed) -> (state, what to hand on, metrics)`, the state being that of one network."""
@@ -49,8 +50,10 @@ class Staged(Hyperparameters, abc.ABC):
     ) -> tuple[TrainState, MetricsOfSteps]:
         """`update` for one step after the other, network by network: all steps of one, then all steps of the next.
 
-        Only the order of the work is another. What one network needs stays in the processor's cache.
+        Only the order of the work is another. What one network needs stays in the processor's cache. Meanwhile
+        networks have the form that trains fastest (`Network.apart`).
         """
+        frozen = _apart(state.frozen)
         parts: dict[str, TrainState] = {}
         handed: Handed = {}  # of all steps
         metrics: MetricsOfSteps = {}
@@ -58,12 +61,25 @@ class Staged(Hyperparameters, abc.ABC):
 
             def step(part: TrainState, at: PyTree, learn: Stage = learn) -> tuple[TrainState, tuple[Handed, Metrics]]:
                 at, handed = at
-                part, more, found = learn(part._replace(frozen=state.frozen), *batch_at(at), handed)
+                part, more, found = learn(part._replace(frozen=frozen), *batch_at(at), handed)
                 return part._replace(frozen=None), (more, found)
 
-            parts[name], (more, found) = jax.lax.scan(step, _part(state, name)._replace(frozen=None), (steps, handed))
+            start = _apart(_part(state, name)._replace(frozen=None))
+            part, (more, found) = jax.lax.scan(step, start, (steps, handed))
+            parts[name] = _each_network(lambda net: net.together(), part)
             handed, metrics = {**handed, **more}, _added(metrics, name, found)
         return _together(parts, state.frozen), metrics
+
+
+def _each_network(function: Callable[[Network], Network], tree: PyTree) -> PyTree:
+    """Of a tree with networks, or with what an optimiser keeps in their place."""
+    return jax.tree.map(
+        lambda x: function(x) if isinstance(x, Network) else x, tree, is_leaf=lambda x: isinstance(x, Network)
+    )
+
+
+def _apart(tree: PyTree) -> PyTree:
+    return _each_network(lambda net: net.apart(), tree)
 
 
 def _part(state: TrainState, name: str) -> TrainState:

@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, PyTree
 
 from uvax.data.transition import Spec, Transition
 from uvax.estimators.base import Metrics, TrainState
-from uvax.estimators.bootstrap import Greedy, greedy
+from uvax.estimators.bootstrap import Greedy, greedy_value
 from uvax.estimators.cached import Features, Outputs
 from uvax.estimators.checks import require_flag, require_nonnegative, require_positive, require_whole
 from uvax.estimators.learning import Handed, half_square, td_target
 from uvax.estimators.staged import Stage, Staged
-from uvax.nets import select
+from uvax.nets import Network, select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,10 @@ class UVU(Staged):
         }
         return self.init_networks(networks, {"g": self.build_network(spec, self.heads, key=key_g)})
 
+    @property
+    def by_action(self) -> bool:
+        return self.gains_by_order(self.heads)
+
     def stages(self) -> dict[str, Stage]:
         return {"q": lambda state, batch, key, _: self.learn_q(state, batch, key), "u": self._learn_u}
 
@@ -73,17 +77,23 @@ class UVU(Staged):
         online, target = state.params, state.params if state.target is None else state.target
         g, scale = state.frozen["g"], self.prior_scale
         known = batch.cache or self.compact_cache(state, batch.obs, batch.task, batch.action, batch.next_obs)
-        g_sa, next_g = scale * known.taken, scale * known.next_outputs(g)
-        next_u = scale * target(batch.next_obs, batch.task)
-        weights = handed["weights"]
+        g_sa, next_g = scale * known.taken, known.next_apart(g)
+
+        def errors(u: Network) -> list[Float[Array, "B M"]]:
+            """u - g at s', for one action after the other."""
+            following = u.heads_apart(u.features(batch.next_obs, batch.task))
+            return [scale * (u_a - g_a) for u_a, g_a in zip(following, next_g, strict=True)]
+
         if isinstance(self.bootstrap, Greedy) and not self.shared_bootstrap:
-            error = scale * online(batch.next_obs, batch.task) - next_g
-            weights = greedy(handed["scores"] + self.error_scale * error)
+            scores = [handed["scores"][:, a] + self.error_scale * error for a, error in enumerate(errors(online))]
+            following = greedy_value(scores, errors(target))
+        else:
+            following = select(handed["weights"], errors(target))
         # r_g + discount * u(s', a') with r_g = g(s, a) - discount * g(s', a'), both at head k's own a'.
-        y = td_target(g_sa, batch.discount, select(weights, next_u - next_g))
+        y = td_target(g_sa, batch.discount, following)
 
         def loss(u):
-            u_sa = scale * u.at(batch.obs, batch.task, batch.action)
+            u_sa = scale * u.at(batch.obs, batch.task, batch.action, batch.groups)
             return half_square(u_sa - y), {"uncertainty": 0.5 * jnp.mean(jnp.square(u_sa - g_sa))}
 
         state, metrics = self.gradient_step(state, loss, self.build_optimiser(self.uvu_learning_rate))

@@ -1,16 +1,18 @@
-"""Heads of the action taken, and of no other: a linear layer whose columns depend on the row.
+"""Heads of the action taken, and of no other: a linear layer whose weights depend on the row.
 
 Multiplying every row with the heads of all A actions and keeping one of them is A times the arithmetic needed. Here
-each action's rows are gathered and multiplied with its own columns. A compiled product has a fixed number of rows, so
-there are a few sets of products, with enough rows for the most frequent action, the next and so on; how many rows the
-most frequent one has decides which set runs. So no distribution of actions is too uneven, and nothing has to be known
-about the data. The result equals the plain version to rounding.
+rows are in order of their actions, and those of each action are multiplied with its own heads. A compiled product has a
+fixed number of rows, so each action has a few of them and takes the smallest with enough rows. Which numbers of rows
+are compiled depends on how frequent an action is (`sizes_for`), or where that is not known, on nothing. The result
+equals the plain version to rounding.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -19,166 +21,221 @@ from jaxtyping import Array, Float, Int
 
 from uvax.nets.layers import weight_gradient
 
+Sizes = tuple[tuple[int, ...], ...]
+"""For each action the numbers of rows that products are compiled for, in ascending order."""
+
 # With fewer outputs per action, moving the rows costs more than the product saves.
 MIN_HEADS = 16
 
-# At most so many sets, and about so many products in all of them: more multiply fewer rows for nothing and take longer
-# to compile.
-_SETS, _PRODUCTS = 8, 32
+# About so many products for all actions together: more multiply fewer rows for nothing and take longer to compile.
+_PRODUCTS = 32
+
+# Where the frequencies are known: numbers of rows by how many standard deviations they are above the mean. More than
+# the last is rare (one step in ten thousand), and then all heads are computed.
+_DEVIATIONS = (-1.2, -0.6, 0.0, 0.6, 1.2, 2.0, 4.0)
+
+
+class Groups(eqx.Module):
+    """What is known of a batch whose rows are in order of their actions."""
+
+    counts: Int[Array, " A"]
+    sizes: Sizes = eqx.field(static=True)
+
+
+def sizes_for(shares: Sequence[float], batch: int) -> Sizes:
+    """For batches of so many rows drawn at random where action a has a share of `shares[a]`."""
+    most = max(2, min(len(_DEVIATIONS), _PRODUCTS // len(shares)))
+    found = []
+    for share in shares:
+        spread = math.sqrt(batch * share * (1.0 - share))
+        found.append(_rounded([share * batch + t * spread for t in _DEVIATIONS[-most:]], batch))
+    return tuple(found)
+
+
+def any_sizes(batch: int, num_actions: int) -> Sizes:
+    """For actions that may be as frequent as they like."""
+    most = max(2, min(8, _PRODUCTS // num_actions))
+    return (
+        _rounded([batch * (2.0 * num_actions) ** (k / (most - 1) - 1.0) for k in range(most)], batch),
+    ) * num_actions
+
+
+def _rounded(rows: Sequence[float], batch: int) -> tuple[int, ...]:
+    return tuple(sorted({min(batch, max(1, math.ceil(n / 8)) * 8) for n in rows}))
 
 
 def linear_at(
     x: Float[Array, "B W"],
-    weight: Float[Array, "W AM"],
-    bias: Float[Array, " AM"],
+    weights: Sequence[Float[Array, "W M"]],
+    biases: Sequence[Float[Array, " M"]],
     action: Int[Array, " B"],
-    num_actions: int,
+    groups: Groups | None = None,
 ) -> Float[Array, "B M"]:
-    """Row b of x times the columns [action_b M, (action_b + 1) M) of `weight`, plus that part of `bias`.
+    """Row b of x times `weights[action_b]`, plus `biases[action_b]`.
 
-    Costs 2.5 to 3 B W M FLOP forward and twice that backward on a CPU with A = 4, where dense it would be 2 A B W M.
-    Other platforms, which would wait for the host to choose, and batches of parameters (vmap over seeds) take the dense
-    form.
+    Costs 2.1 B W M FLOP forward and twice that backward on a CPU if `groups` is known, 2.3 if not and rows have to be
+    put in order and back; dense it would be 2 A B W M. Other platforms, which would wait for the host to choose, and
+    batches of parameters (vmap over seeds) take the dense form.
     """
-    bias_at = bias.reshape(num_actions, -1).at[action].get(mode="clip")
-    return _product(num_actions, x, weight, action) + bias_at
+    counts, sizes = (None, None) if groups is None else (groups.counts, groups.sizes)
+    return _linear(sizes, x, tuple(weights), jnp.stack(biases), action, counts)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product(num_actions: int, x: Array, weight: Array, action: Array) -> Array:
-    return _forward(num_actions)(x, weight, action)
+def _linear(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], bias: Array, action: Array, counts: Any):
+    return _chosen(_grouped, _dense, sizes)(x, weights, action, counts) + bias.at[action].get(mode="clip")
 
 
-def _product_forward(num_actions: int, x: Array, weight: Array, action: Array):
-    return _forward(num_actions)(x, weight, action), (x, weight, action)
+def _linear_forward(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], bias: Array, action: Array, counts: Any):
+    return _linear(sizes, x, weights, bias, action, counts), (x, weights, action, counts)
 
 
-def _product_backward(num_actions: int, residuals: tuple[Array, Array, Array], cotangent: Array):
-    return *_backward(num_actions)(*residuals, cotangent), None
+def _linear_backward(sizes: Sizes | None, residuals: Any, cotangent: Array):
+    x, weights, action, counts = residuals
+    dx, dweights = _chosen(_grouped_gradient, _dense_gradient, sizes)(x, weights, action, counts, cotangent)
+    taken = jnp.arange(len(weights), dtype=action.dtype)[:, None] == action
+    return dx, dweights, taken.astype(cotangent.dtype) @ cotangent, None, None
 
 
-_product.defvjp(_product_forward, _product_backward)
+_linear.defvjp(_linear_forward, _linear_backward)
 
 
-def _sizes(batch: int, num_actions: int) -> list[tuple[int, ...]]:
-    """For each set of products: rows that suffice for the most frequent action, the next and so on.
+def _grouped(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], action: Array, counts: Any) -> Array:
+    def products(windows: _Windows, x: Array, weights: tuple[Array, ...]) -> Array:
+        rows = windows.extended(x)
 
-    If the most frequent action has between `low` and `high` rows, the k-th after it has at most `high`, and as those
-    before it have no fewer, at most (batch - low) / k.
+        def one(a: int, size: int, rows: Array, weight: Array) -> Array:
+            return windows.padded(a, windows.of(a, size, rows) @ weight)
+
+        return windows.together([windows.compute(a, one, rows, weight) for a, weight in enumerate(weights)])
+
+    def otherwise(x: Array, weights: tuple[Array, ...]) -> Array:
+        return _dense(None, x, weights, action, counts)
+
+    if sizes is not None:
+        return _Windows(sizes, counts, len(x)).if_enough(products, otherwise, x, weights)
+    order = _Order.of(action, len(weights))
+    return order.restored(products(order.windows, order.sorted(x), weights))
+
+
+def _grouped_gradient(
+    sizes: Sizes | None, x: Array, weights: tuple[Array, ...], action: Array, counts: Any, cotangent: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    def products(windows: _Windows, x: Array, weights: tuple[Array, ...], cotangent: Array):
+        rows, cotangents = windows.extended(x), windows.extended(cotangent)
+
+        def one(a: int, size: int, rows: Array, cotangents: Array, weight: Array) -> tuple[Array, Array]:
+            mine = windows.of(a, size, cotangents)
+            # Rows of the next action are in the sum as well, so they have to be zero.
+            alone = jnp.where(jnp.arange(size, dtype=jnp.int32)[:, None] < windows.counts[a], mine, 0.0)
+            return windows.padded(a, mine @ weight.T), weight_gradient(windows.of(a, size, rows), alone)
+
+        parts = [windows.compute(a, one, rows, cotangents, weight) for a, weight in enumerate(weights)]
+        return windows.together([dx for dx, _ in parts]), tuple(dweight for _, dweight in parts)
+
+    def otherwise(x: Array, weights: tuple[Array, ...], cotangent: Array):
+        return _dense_gradient(None, x, weights, action, counts, cotangent)
+
+    if sizes is not None:
+        return _Windows(sizes, counts, len(x)).if_enough(products, otherwise, x, weights, cotangent)
+    order = _Order.of(action, len(weights))
+    dx, dweights = products(order.windows, order.sorted(x), weights, order.sorted(cotangent))
+    return order.restored(dx), dweights
+
+
+class _Windows:
+    """The rows of every action, one after the other in a batch in order of its actions.
+
+    A window begins with the first row of an action and may reach into the rows of the next, or beyond the batch.
     """
-    found = []
-    step = num_actions ** (1 / min(_SETS, max(2, _PRODUCTS // num_actions)))
-    low = -(-batch // num_actions)
-    while low <= batch:
-        high = min(batch, -(-int(step * low) // 8) * 8)
-        found.append((high, *(min(high, (batch - low) // k) for k in range(1, num_actions))))
-        low = high + 1
-    return found
+
+    def __init__(self, sizes: Sizes, counts: Int[Array, " A"], batch: int):
+        self.sizes, self.counts, self.batch = sizes, counts, batch
+        self.first = jnp.cumsum(counts, dtype=jnp.int32) - counts
+        self.beyond = max(some[-1] for some in sizes)
+
+    def if_enough(self, products: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+        """`products(self, *operands)` if no action has more rows than its largest product, else `otherwise(...)`."""
+        if all(some[-1] == self.batch for some in self.sizes):
+            return products(self, *operands)
+        most = jnp.asarray([some[-1] for some in self.sizes], jnp.int32)
+        return lax.cond(jnp.all(self.counts <= most), partial(products, self), otherwise, *operands)
+
+    def compute(self, a: int, of_size: Callable[..., Any], *operands: Any) -> Any:
+        """`of_size(a, size, *operands)` with the smallest size that suffices for action a."""
+        too_small = jnp.asarray(self.sizes[a][:-1], jnp.int32) < self.counts[a]
+        branches = [partial(of_size, a, size) for size in self.sizes[a]]
+        return lax.switch(jnp.sum(too_small, dtype=jnp.int32), branches, *operands)
+
+    def extended(self, x: Float[Array, "B n"]) -> Float[Array, "_ n"]:
+        """With rows behind the last, so that no window is moved to end with it."""
+        return jnp.pad(x, ((0, self.beyond), (0, 0)))
+
+    def of(self, a: int, size: int, extended: Float[Array, "_ n"]) -> Float[Array, "size n"]:
+        return lax.dynamic_slice_in_dim(extended, self.first[a], size)
+
+    def padded(self, a: int, part: Float[Array, "size n"]) -> Float[Array, "_ n"]:
+        """The result of a window with as many rows as the largest one has."""
+        return jnp.pad(part, ((0, self.sizes[a][-1] - len(part)), (0, 0)))
+
+    def together(self, parts: list[Float[Array, "_ n"]]) -> Float[Array, "B n"]:
+        """The rows of every action; each part overwrites what the one before it has behind its own rows."""
+        out = jnp.zeros((self.batch + self.beyond, parts[0].shape[1]), parts[0].dtype)
+        for part, first in zip(parts, self.first, strict=True):
+            out = lax.dynamic_update_slice_in_dim(out, part, first, 0)
+        return out[: self.batch]
 
 
 class _Order(NamedTuple):
-    """The actions of a batch by how many rows have them, and these rows."""
+    """How to put rows in order of their actions, and back."""
 
-    actions: Int[Array, " A"]  # the most frequent first
-    counts: Int[Array, " A"]  # of rows, in that order
-    first: Int[Array, " A"]  # where in `rows` theirs begin
-    rows: Int[Array, " 2B"]  # those of the first action, of the second and so on; then any
-    rank: Int[Array, " B"]  # of the action of each row
-    within: Int[Array, " B"]  # how many rows before it have the same
+    windows: _Windows
+    rows: Int[Array, " B"]
+    back: Int[Array, " B"]
 
     @classmethod
     def of(cls, action: Int[Array, " B"], num_actions: int) -> "_Order":
-        batch = action.shape[0]
-        every = jnp.arange(num_actions, dtype=jnp.int32)
-        chosen = (action[:, None] == every.astype(action.dtype)).astype(jnp.int32)
-        earlier = jnp.cumsum(chosen, axis=0, dtype=jnp.int32)  # rows of the same action up to this one
-        actions = jnp.argsort(-earlier[-1]).astype(jnp.int32)
-        counts = earlier[-1][actions]
-        first = jnp.cumsum(counts, dtype=jnp.int32) - counts
-        rank = jnp.sum(chosen * jnp.zeros_like(every).at[actions].set(every), axis=1, dtype=jnp.int32)
-        within = jnp.sum(chosen * earlier, axis=1, dtype=jnp.int32) - 1
-        rows = jnp.zeros(2 * batch, jnp.int32).at[first[rank] + within].set(jnp.arange(batch, dtype=jnp.int32))
-        return cls(actions, counts, first, rows, rank, within)
+        batch = len(action)
+        rows, counts = in_order(action, num_actions)
+        back = jnp.zeros(batch, jnp.int32).at[rows].set(jnp.arange(batch, dtype=jnp.int32), unique_indices=True)
+        return cls(_Windows(any_sizes(batch, num_actions), counts, batch), rows, back)
 
-    def columns(self, weight: Float[Array, "W AM"]) -> list[Float[Array, "W M"]]:
-        """Those of every action."""
-        heads = weight.shape[1] // len(self.actions)
-        return [lax.dynamic_slice_in_dim(weight, a * heads, heads, axis=1) for a in self.actions]
+    def sorted(self, x: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        return x.at[self.rows].get(mode="promise_in_bounds")
 
-    def together(self, columns: list[Float[Array, "W M"]]) -> Float[Array, "W AM"]:
-        """The inverse of `columns`."""
-        width, heads = columns[0].shape
-        weight = jnp.zeros((width, heads * len(columns)), columns[0].dtype)
-        for a, part in zip(self.actions, columns, strict=True):
-            weight = lax.dynamic_update_slice_in_dim(weight, part, a * heads, 1)
-        return weight
-
-    def apart(self, sizes: tuple[int, ...], x: Float[Array, "B n"]) -> list[Float[Array, "_ n"]]:
-        """The rows of every action, and behind them some of others, up to these sizes."""
-        rows = [lax.dynamic_slice_in_dim(self.rows, start, n) for start, n in zip(self.first, sizes, strict=True)]
-        return [x.at[some].get(mode="promise_in_bounds") for some in rows]
-
-    def restored(self, sizes: tuple[int, ...], parts: list[Float[Array, "_ n"]]) -> Float[Array, "B n"]:
-        """The inverse of `apart`."""
-        before = jnp.asarray([sum(sizes[:k]) for k in range(len(sizes))], jnp.int32)
-        return jnp.concatenate(parts).at[before[self.rank] + self.within].get(mode="promise_in_bounds")
-
-    def compute(self, with_sizes: Callable[..., Any], *operands: Any) -> Any:
-        """`with_sizes(sizes, *operands)` with the first sizes that suffice."""
-        sets = _sizes(len(self.rank), len(self.actions))
-        too_small = jnp.asarray([sizes[0] for sizes in sets[:-1]], jnp.int32) < self.counts[0]
-        return lax.switch(jnp.sum(too_small, dtype=jnp.int32), [partial(with_sizes, s) for s in sets], *operands)
+    def restored(self, x: Float[Array, "B n"]) -> Float[Array, "B n"]:
+        return x.at[self.back].get(mode="promise_in_bounds")
 
 
-def _grouped_forward(num_actions: int, x: Array, weight: Array, action: Array) -> Array:
-    order = _Order.of(action, num_actions)
-
-    def with_sizes(sizes: tuple[int, ...], x: Array, columns: list[Array]) -> Array:
-        return order.restored(sizes, [part @ c for part, c in zip(order.apart(sizes, x), columns, strict=True)])
-
-    return order.compute(with_sizes, x, order.columns(weight))
-
-
-def _grouped_backward(num_actions: int, x: Array, weight: Array, action: Array, cotangent: Array):
-    order = _Order.of(action, num_actions)
-
-    def with_sizes(sizes: tuple[int, ...], x: Array, columns: list[Array], cotangent: Array):
-        cotangents = order.apart(sizes, cotangent)
-        dx = order.restored(sizes, [c @ w.T for c, w in zip(cotangents, columns, strict=True)])
-        # Rows of other actions are in the sum as well, so they have to be zero.
-        own = [jnp.arange(size, dtype=jnp.int32)[:, None] < n for size, n in zip(sizes, order.counts, strict=True)]
-        cotangents = [jnp.where(mine, c, 0.0) for mine, c in zip(own, cotangents, strict=True)]
-        return dx, [weight_gradient(part, c) for part, c in zip(order.apart(sizes, x), cotangents, strict=True)]
-
-    dx, parts = order.compute(with_sizes, x, order.columns(weight), cotangent)
-    return dx, order.together(parts)
+def in_order(action: Int[Array, " B"], num_actions: int) -> tuple[Int[Array, " B"], Int[Array, " A"]]:
+    """Which rows to take for an order of the actions, those of one action as they were, and how many have each."""
+    batch = len(action)
+    # Sorting single numbers takes a seventh of the time of sorting pairs, or of argsort.
+    keys = jnp.sort(action.astype(jnp.int32) * batch + jnp.arange(batch, dtype=jnp.int32))
+    chosen = action[:, None] == jnp.arange(num_actions, dtype=action.dtype)
+    return keys % batch, jnp.sum(chosen, axis=0, dtype=jnp.int32)
 
 
-def _dense_forward(num_actions: int, x: Array, weight: Array, action: Array) -> Array:
-    out = (x @ weight).reshape(x.shape[0], num_actions, -1)
-    return jnp.take_along_axis(out, action[:, None, None], axis=1, mode="promise_in_bounds")[:, 0]
+def _dense(_: Any, x: Array, weights: tuple[Array, ...], action: Array, counts: Any) -> Array:
+    out = jnp.zeros((len(x), weights[0].shape[1]), x.dtype)
+    for a, weight in enumerate(weights):
+        out = jnp.where((action == a)[:, None], x @ weight, out)
+    return out
 
 
-def _dense_backward(num_actions: int, x: Array, weight: Array, action: Array, cotangent: Array):
-    _, pull = jax.vjp(lambda x, weight: _dense_forward(num_actions, x, weight, action), x, weight)
+def _dense_gradient(_: Any, x: Array, weights: tuple[Array, ...], action: Array, counts: Any, cotangent: Array):
+    _, pull = jax.vjp(lambda x, weights: _dense(None, x, weights, action, counts), x, weights)
     return pull(cotangent)
 
 
-def _forward(num_actions: int):
-    return _chosen(partial(_grouped_forward, num_actions), partial(_dense_forward, num_actions))
-
-
-def _backward(num_actions: int):
-    return _chosen(partial(_grouped_backward, num_actions), partial(_dense_backward, num_actions))
-
-
-def _chosen(grouped, dense):
+def _chosen(grouped: Callable[..., Any], dense: Callable[..., Any], sizes: Sizes | None) -> Callable[..., Any]:
     """`grouped` on a CPU and for one set of arrays, else `dense`."""
+    grouped, dense = partial(grouped, sizes), partial(dense, sizes)
     function = custom_vmap(lambda *args: lax.platform_dependent(*args, cpu=grouped, default=dense))
 
     @function.def_vmap
     def _(axis_size, in_batched, *args):
-        out = jax.vmap(dense, [0 if batched else None for batched in in_batched])(*args)
+        out = jax.vmap(dense, jax.tree.map(lambda batched: 0 if batched else None, in_batched))(*args)
         return out, jax.tree.map(lambda _: True, out)
 
     return function

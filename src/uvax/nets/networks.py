@@ -8,6 +8,7 @@ besides is split so that nothing is computed twice or for nothing:
     net.features(obs, task), net.heads(...)     the two halves of net(obs, task)
     net.features_at(...), net.heads_at(...)     the two halves of net.at(...)
     net.heads_chosen(features, action)          heads(features) at one action [..., M]
+    net.heads_apart(features)                   heads(features) as a list over actions of [..., M]
 
 A network of your own needs the four halves; subclass `Network` for the rest.
 """
@@ -15,7 +16,7 @@ A network of your own needs the four halves; subclass `Network` for the rest.
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import equinox as eqx
@@ -25,7 +26,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from uvax.data.transition import Spec
 from uvax.errors import unknown_name
-from uvax.nets.grouped import MIN_HEADS, linear_at
+from uvax.nets.grouped import MIN_HEADS, Groups, linear_at
 from uvax.nets.layers import Dense, Parametrisation, unit_norm
 
 Activation = Literal["relu", "erf", "gelu"]
@@ -59,6 +60,24 @@ class Network(eqx.Module):
         """What `heads(features)` has at one action; networks that can compute it alone say how."""
         return self._select(features, action)
 
+    def heads_apart(self, features: Float[Array, "..."]) -> list[Float[Array, "*batch M"]]:
+        """`heads(features)` for one action after the other."""
+        values = self.heads(features)
+        return [values[..., a, :] for a in range(values.shape[-2])]
+
+    def heads_grouped(
+        self, features: Float[Array, "*batch _"], action: Int[Array, "*batch"], groups: Groups
+    ) -> Float[Array, "*batch M"]:
+        """`heads_at(features, action)` for rows in order of their actions; networks that gain by it say how."""
+        return self.heads_at(features, action)
+
+    def apart(self) -> "Network":
+        """The same network in the form that trains fastest on a CPU; `together` is the inverse."""
+        return self
+
+    def together(self) -> "Network":
+        return self
+
     def _select(self, features: Array, action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
         values = self.heads(features)
         return select(one_hot(action, values.shape[-2], values.dtype)[..., None], values)
@@ -66,8 +85,12 @@ class Network(eqx.Module):
     def __call__(self, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch A M"]:
         return self.heads(self.features(obs, task))
 
-    def at(self, obs: PyTree, task: Float[Array, "*batch Z"], action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
-        return self.heads_at(self.features_at(obs, task, action), action)
+    def at(
+        self, obs: PyTree, task: Float[Array, "*batch Z"], action: Int[Array, "*batch"], groups: Groups | None = None
+    ) -> Float[Array, "*batch M"]:
+        """At the action taken; `groups` says that rows [B] are in order of their actions."""
+        features = self.features_at(obs, task, action)
+        return self.heads_at(features, action) if groups is None else self.heads_grouped(features, action, groups)
 
 
 class Conditioned(Network):
@@ -81,7 +104,7 @@ class Conditioned(Network):
     encode_obs: Dense
     encode_task: Dense | None
     hidden: tuple[Dense, ...]
-    head: Dense
+    head: Dense | tuple[Dense, ...]  # for all actions, or `apart` one for each
     num_actions: int = eqx.field(static=True)
     normalise: bool = eqx.field(static=True)
 
@@ -95,9 +118,10 @@ class Conditioned(Network):
         self.normalise = normalise
 
     def features(self, obs: PyTree, task: Float[Array, "*batch Z"]) -> Float[Array, "*batch W"]:
-        x = self.encode_obs(obs.astype(self.head.weight.dtype))
+        dtype = self.encode_obs.weight.dtype
+        x = self.encode_obs(obs.astype(dtype))
         if self.encode_task is not None:
-            x = x * self.encode_task(task.astype(self.head.weight.dtype))
+            x = x * self.encode_task(task.astype(dtype))
         x = unit_norm(x) if self.normalise else x
         for layer in self.hidden:
             x = jax.nn.relu(layer(x))
@@ -107,20 +131,59 @@ class Conditioned(Network):
         return self.features(obs, task)
 
     def heads(self, features: Float[Array, "*batch W"]) -> Float[Array, "*batch A M"]:
+        if isinstance(self.head, tuple):
+            return jnp.stack(self.heads_apart(features), axis=-2)
         out = self.head(features)
         return out.reshape(*out.shape[:-1], self.num_actions, -1)
 
+    def heads_apart(self, features: Float[Array, "*batch W"]) -> list[Float[Array, "*batch M"]]:
+        return [head(features) for head in self.head] if isinstance(self.head, tuple) else super().heads_apart(features)
+
     def heads_at(self, features: Float[Array, "*batch W"], action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
-        if self.head.weight.shape[-1] < MIN_HEADS * self.num_actions:
-            return self._select(features, action)
-        rows = features.reshape(-1, features.shape[-1])
-        out = linear_at(rows, self.head.weight, self.head.bias, action.reshape(-1), self.num_actions)
-        return out.reshape(*action.shape, -1)
+        return self._heads_at(features, action, None)
 
     def heads_chosen(
         self, features: Float[Array, "*batch W"], action: Int[Array, "*batch"]
     ) -> Float[Array, "*batch M"]:
-        return self.heads_at(features, action)
+        return self._heads_at(features, action, None)
+
+    def heads_grouped(
+        self, features: Float[Array, "B W"], action: Int[Array, " B"], groups: Groups
+    ) -> Float[Array, "B M"]:
+        return self._heads_at(features, action, groups)
+
+    def _heads_at(self, features: Array, action: Array, groups: Groups | None) -> Array:
+        if self._few_heads:
+            return self._select(features, action)
+        rows, heads = features.reshape(-1, features.shape[-1]), self._of_actions()
+        out = linear_at(rows, [h.weight for h in heads], [h.bias for h in heads], action.reshape(-1), groups)
+        return out.reshape(*action.shape, -1)
+
+    def apart(self) -> "Conditioned":
+        """With the heads of every action as a layer of its own, so that none has to be cut out or put back."""
+        return self if self._few_heads else eqx.tree_at(lambda net: net.head, self, self._of_actions())
+
+    def together(self) -> "Conditioned":
+        if not isinstance(self.head, tuple):
+            return self
+        weight, bias = (
+            jnp.concatenate(parts, -1) for parts in zip(*((h.weight, h.bias) for h in self.head), strict=True)
+        )
+        return eqx.tree_at(lambda net: net.head, self, _with(self.head[0], weight, bias))
+
+    @property
+    def _few_heads(self) -> bool:
+        return not isinstance(self.head, tuple) and self.head.weight.shape[-1] < MIN_HEADS * self.num_actions
+
+    def _of_actions(self) -> tuple[Dense, ...]:
+        if isinstance(self.head, tuple):
+            return self.head
+        parts = (jnp.split(x, self.num_actions, axis=-1) for x in (self.head.weight, self.head.bias))
+        return tuple(_with(self.head, weight, bias) for weight, bias in zip(*parts, strict=True))
+
+
+def _with(layer: Dense, weight: Array, bias: Array) -> Dense:
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, bias))
 
 
 class ActionMLP(Network):
@@ -191,11 +254,14 @@ def one_hot(action: Int[Array, "*batch"], num_actions: int, dtype=jnp.float32) -
     return (action[..., None] == jnp.arange(num_actions, dtype=action.dtype)).astype(dtype)
 
 
-def select(weights: Float[Array, "*batch A H"], values: Float[Array, "*batch A M"]) -> Float[Array, "*batch M"]:
+def select(
+    weights: Float[Array, "*batch A H"], values: Float[Array, "*batch A M"] | Sequence[Float[Array, "*batch M"]]
+) -> Float[Array, "*batch M"]:
     """sum_a w_a v_a per head; H is M (each head its own action) or 1 (all heads alike).
 
     A weighted sum rather than a gather: it serves probabilities and one-hots alike. Written as additions, it fuses with
     what computes weights and values; XLA's CPU backend would write out w v [..., A, M] for a reduction.
     """
-    products = weights * values
-    return functools.reduce(jnp.add, [products[..., a, :] for a in range(products.shape[-2])])
+    if not isinstance(values, Sequence):
+        values = [values[..., a, :] for a in range(values.shape[-2])]
+    return functools.reduce(jnp.add, [weights[..., a, :] * value for a, value in enumerate(values)])

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
+from uvax.nets import Groups, Sizes, in_order, sizes_for
 from uvax.training.contract import Static, check_update, state_shape
 from uvax.training.packed import Packed
 from uvax.training.processes import Processes
@@ -68,7 +69,8 @@ class Trainer:
         self.seeds = tuple(seeds)
         self.stacked = stacked
         self.rows = len(dataset)
-        self._program = _Program(Static(estimator), self.spec, stacked, _mesh(devices, estimator.batch_size, self.rows))
+        mesh, sizes = _mesh(devices, estimator.batch_size, self.rows), _sizes(estimator, dataset)
+        self._program = _Program(Static(estimator), self.spec, stacked, mesh, sizes)
         self._seed_keys = [_Keys(*jax.random.split(jax.random.key(seed), 3)) for seed in self.seeds]
         keys = _stack(self._seed_keys) if stacked else self._seed_keys[0]
         self._data, self._keys = self._program.replicate((Packed.from_host(_columns(dataset, estimator.gamma)), keys))
@@ -135,6 +137,7 @@ class _Program:
     spec: Spec
     stacked: bool
     mesh: jax.sharding.Mesh | None
+    sizes: Sizes | None  # None: rows stay as they were drawn
 
     @property
     def estimator(self) -> Any:
@@ -186,6 +189,13 @@ class _Keys(NamedTuple):
     update: Array
 
 
+class _Drawn(NamedTuple):
+    """The rows of a step, and if they are in order of their actions, how many have each."""
+
+    rows: Int[Array, " B"]
+    counts: Int[Array, " A"] | None
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _init(static: Static, spec: Spec, key: Array) -> PyTree:
     return static.estimator.init(spec, key=key)
@@ -215,19 +225,27 @@ def _run(
         size = estimator.batch_size
         whole = batch_of(lambda table: table.slice(0, len(table))) if size is None else None
 
-        def draw(i: Int[Array, ""]) -> Int[Array, " B"]:
+        def draw(i: Int[Array, ""]) -> _Drawn:
             """The rows of a step: uniformly and with replacement."""
-            return jax.random.randint(jax.random.fold_in(keys.rows, i), (size,), 0, len(data))
+            rows = jax.random.randint(jax.random.fold_in(keys.rows, i), (size,), 0, len(data))
+            if program.sizes is None:
+                return _Drawn(rows, None)
+            order, counts = in_order(data.take_one(rows, lambda columns: columns.action), len(program.sizes))
+            return _Drawn(rows.at[order].get(mode="promise_in_bounds"), counts)
 
-        def batch_at(at: tuple[Array, Array | None]) -> tuple[Transition, Array]:
-            i, rows = at
+        def batch_at(at: tuple[Array, _Drawn | None]) -> tuple[Transition, Array]:
+            i, drawn = at
             key = jax.random.fold_in(keys.update, i)
             if whole is not None:
                 return whole, key
-            rows = draw(i) if rows is None else rows
-            return batch_of(lambda table: table.take(rows)), key
+            drawn = draw(i) if drawn is None else drawn
+            batch = batch_of(lambda table: table.take(drawn.rows))
+            # Divided among devices, a batch has its groups on some of them only.
+            if drawn.counts is not None and program.sizes is not None and program.mesh is None:
+                batch = batch._replace(groups=Groups(drawn.counts, program.sizes))
+            return batch, key
 
-        def step(state: PyTree, at: tuple[Array, Array | None]) -> tuple[PyTree, dict[str, Array]]:
+        def step(state: PyTree, at: tuple[Array, _Drawn | None]) -> tuple[PyTree, dict[str, Array]]:
             batch, key = batch_at(at)
             return estimator.update(state, batch, key=key)
 
@@ -307,6 +325,14 @@ def _columns(dataset: Dataset, gamma: float) -> Transition:
         discount = discount * dataset.discount
     columns: Any = (dataset.obs, dataset.task, dataset.action, dataset.reward, discount, dataset.next_obs)
     return Transition(*columns)
+
+
+def _sizes(estimator: Any, dataset: Dataset) -> Sizes | None:
+    """Numbers of rows of one action to compile for, for a method that gains by rows in order of their actions."""
+    if estimator.batch_size is None or not getattr(estimator, "by_action", False):
+        return None
+    counts = np.bincount(dataset.action, minlength=dataset.spec.num_actions)
+    return sizes_for((counts / len(dataset)).tolist(), estimator.batch_size)
 
 
 def _mesh(devices: Sequence[jax.Device] | None, batch_size: int | None, rows: int) -> jax.sharding.Mesh | None:

@@ -8,6 +8,7 @@ gain nothing by this, and cut out of a row they would be written twice.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt32
+
+from uvax.nets.layers import by_itself
 
 _WORD = 4  # bytes
 _WIDE = 64  # words from which on a column is an array of its own
@@ -96,16 +99,36 @@ class Packed(eqx.Module):
         """The rows of these numbers, which must be in [0, N)."""
         # Unsigned, or every element would first ask whether its index counts from the end.
         rows = rows.astype(jnp.uint32)
-        return self._unpacked(lambda table: table.at[rows].get(mode="promise_in_bounds"))
+
+        def gather(table: Array, rows: Array) -> Array:
+            return table.at[rows].get(mode="promise_in_bounds")
+
+        def gather_wide(table: Array) -> Array:
+            # Within a pass that computes with many such arrays, the CPU would read them one number at a time.
+            return jax.lax.platform_dependent(table, rows, cpu=partial(by_itself, gather), default=gather)
+
+        return self._unpacked(lambda table: gather(table, rows), gather_wide)
+
+    def take_one(self, rows: Int[Array, " B"], which: Callable[[PyTree], Any]) -> Array:
+        """`which(self.take(rows))`, one array of them, without the words of the others."""
+        index = which(jax.tree.unflatten(self.layout.structure, range(len(self.layout.columns))))
+        column = self.layout.columns[index]
+        if column.apart:
+            return which(self.take(rows))
+        at = rows.astype(jnp.uint32)[:, None], column.first + jnp.arange(column.words, dtype=jnp.uint32)
+        return _numbers(self.words.at[at].get(mode="promise_in_bounds"), column._replace(first=0))
 
     def slice(self, first: int | Int[Array, ""], size: int) -> PyTree[Array]:
-        return self._unpacked(lambda table: jax.lax.dynamic_slice_in_dim(table, first, size))
+        def part(table: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(table, first, size)
 
-    def _unpacked(self, rows_of: Callable[[Array], Array]) -> PyTree[Array]:
-        words, apart = rows_of(self.words), iter(self.apart)
+        return self._unpacked(part, part)
+
+    def _unpacked(self, rows_of: Callable[[Array], Array], wide: Callable[[Array], Array]) -> PyTree[Array]:
+        words, apart = rows_of(self.words), map(wide, self.apart)
 
         def numbers(column: _Column) -> Array:
-            return rows_of(next(apart)).reshape(-1, *column.shape) if column.apart else _numbers(words, column)
+            return next(apart).reshape(-1, *column.shape) if column.apart else _numbers(words, column)
 
         return jax.tree.unflatten(self.layout.structure, list(map(numbers, self.layout.columns)))
 
