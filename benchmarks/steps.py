@@ -218,7 +218,7 @@ class Rate:
 
 
 def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, alone: bool = False) -> dict[str, Any]:
-    """Interleaved rounds of all methods and of the matrix product; the best round of each, after one for warmth.
+    """Interleaved rounds of all methods and of the matrix product; the best round of each.
 
     With `alone`, also the seconds that the products of a step take by themselves (`products_seconds`).
     """
@@ -249,15 +249,12 @@ def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, 
     for i in range(rounds):
         for name, (run, steps) in ready.items():
             rate.measure(seconds / 4)
-            # Not timed: while the others had their turns, a machine may have taken back memory that lay idle.
-            states[name], _ = run(states[name], 2 * i + 1)
             start = time.perf_counter()
-            states[name], loss = run(states[name], 2 * i + 2)
+            states[name], loss = run(states[name], i + 1)
             each = (time.perf_counter() - start) / steps
             found[name]["seconds"] = min(each, found[name].get("seconds", each))
             found[name]["loss"] = float(loss[-1])
             if alone:
-                products_alone[name]()
                 start = time.perf_counter()
                 products_alone[name]()
                 each = (time.perf_counter() - start) / steps

@@ -231,8 +231,6 @@ def main() -> None:
                 trainer.step()
         for _ in range(args.rounds):
             for chosen, trainer in trainers.items():
-                for _ in range(args.steps):  # as ours: memory that lay idle may have been taken back
-                    trainer.step()
                 start = time.perf_counter()
                 for _ in range(args.steps):
                     trainer.step()

@@ -83,7 +83,7 @@ def linear_at(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _linear(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], bias: Array, action: Array, counts: Any):
-    return _chosen(_grouped, _dense, sizes)(x, weights, action, counts) + bias.at[action].get(mode="clip")
+    return _chosen(partial(_grouped, sizes), _dense)(x, weights, action, counts) + bias.at[action].get(mode="clip")
 
 
 def _linear_forward(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], bias: Array, action: Array, counts: Any):
@@ -92,7 +92,7 @@ def _linear_forward(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], b
 
 def _linear_backward(sizes: Sizes | None, residuals: Any, cotangent: Array):
     x, weights, action, counts = residuals
-    dx, dweights = _chosen(_grouped_gradient, _dense_gradient, sizes)(x, weights, action, counts, cotangent)
+    dx, dweights = _chosen(partial(_grouped_gradient, sizes), _dense_gradient)(x, weights, action, counts, cotangent)
     taken = jnp.arange(len(weights), dtype=action.dtype)[:, None] == action
     return dx, dweights, taken.astype(cotangent.dtype) @ cotangent, None, None
 
@@ -110,7 +110,7 @@ def _grouped(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], action: 
         return windows.together([windows.compute(a, one, rows, weight) for a, weight in enumerate(weights)])
 
     def otherwise(x: Array, weights: tuple[Array, ...]) -> Array:
-        return _dense(None, x, weights, action, counts)
+        return _dense(x, weights, action, counts)
 
     if sizes is not None:
         return _Windows(sizes, counts, len(x)).if_enough(products, otherwise, x, weights)
@@ -134,7 +134,7 @@ def _grouped_gradient(
         return windows.together([dx for dx, _ in parts]), tuple(dweight for _, dweight in parts)
 
     def otherwise(x: Array, weights: tuple[Array, ...], cotangent: Array):
-        return _dense_gradient(None, x, weights, action, counts, cotangent)
+        return _dense_gradient(x, weights, action, counts, cotangent)
 
     if sizes is not None:
         return _Windows(sizes, counts, len(x)).if_enough(products, otherwise, x, weights, cotangent)
@@ -210,27 +210,26 @@ class _Order(NamedTuple):
 def in_order(action: Int[Array, " B"], num_actions: int) -> tuple[Int[Array, " B"], Int[Array, " A"]]:
     """Which rows to take for an order of the actions, those of one action as they were, and how many have each."""
     batch = len(action)
-    # Sorting single numbers takes a seventh of the time of sorting pairs, or of argsort.
+    # Sorting single numbers takes a fifth to a seventh of the time of sorting pairs.
     keys = jnp.sort(action.astype(jnp.int32) * batch + jnp.arange(batch, dtype=jnp.int32))
     chosen = action[:, None] == jnp.arange(num_actions, dtype=action.dtype)
     return keys % batch, jnp.sum(chosen, axis=0, dtype=jnp.int32)
 
 
-def _dense(_: Any, x: Array, weights: tuple[Array, ...], action: Array, counts: Any) -> Array:
+def _dense(x: Array, weights: tuple[Array, ...], action: Array, counts: Any) -> Array:
     out = jnp.zeros((len(x), weights[0].shape[1]), x.dtype)
     for a, weight in enumerate(weights):
         out = jnp.where((action == a)[:, None], x @ weight, out)
     return out
 
 
-def _dense_gradient(_: Any, x: Array, weights: tuple[Array, ...], action: Array, counts: Any, cotangent: Array):
-    _, pull = jax.vjp(lambda x, weights: _dense(None, x, weights, action, counts), x, weights)
+def _dense_gradient(x: Array, weights: tuple[Array, ...], action: Array, counts: Any, cotangent: Array):
+    _, pull = jax.vjp(lambda x, weights: _dense(x, weights, action, counts), x, weights)
     return pull(cotangent)
 
 
-def _chosen(grouped: Callable[..., Any], dense: Callable[..., Any], sizes: Sizes | None) -> Callable[..., Any]:
+def _chosen(grouped: Callable[..., Any], dense: Callable[..., Any]) -> Callable[..., Any]:
     """`grouped` on a CPU and for one set of arrays, else `dense`."""
-    grouped, dense = partial(grouped, sizes), partial(dense, sizes)
     function = custom_vmap(lambda *args: lax.platform_dependent(*args, cpu=grouped, default=dense))
 
     @function.def_vmap
