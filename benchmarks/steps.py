@@ -1,9 +1,10 @@
 """One training step of every method, ready to be timed, and the arithmetic it needs. Used by `training.py`.
 
-    python benchmarks/steps.py '{"threads": 1, "methods": {"uvu": {"width": 128, "heads": 64, "batch_size": 256}}}'
+    python benchmarks/steps.py '{"method": "uvu", "width": 128, "heads": 64, "batch_size": 256, "seconds": 1}'
 
-prints one line of JSON: the matrix-multiply rate, and for every method seconds per step, both the best of interleaved
-rounds. Each such process has its own number of threads, which XLA fixes when it starts.
+compiles that training, prints a line of JSON that says how much a step needs, and then answers every line of its input
+with the measurements of one turn: the rate of the matrix product, and seconds per step. Each training has a process
+of its own, as a user's has; those that are compared take turns (`training.py`).
 """
 
 import json
@@ -181,9 +182,8 @@ def reference(path: str) -> None:
 class Rate:
     """The matrix-multiply rate of this process: the best of 512 x 512 x 512 and 512 x 512 x 2048 in float32.
 
-    `best` is the best of windows of seconds, as a call of training steps takes, which is what it is compared with: on a
-    shared machine a few milliseconds without interruption are easier to find. `peak` is the best of windows of four
-    products.
+    A window of seconds, as a call of training steps takes, is what such a call is compared with: on a shared machine a
+    few milliseconds without interruption are easier to find. `peak` is the best of windows of four products.
     """
 
     def __init__(self) -> None:
@@ -197,12 +197,13 @@ class Rate:
             b = jax.random.normal(jax.random.key(1), (512, columns))
             product(a, b).block_until_ready()
             self._products.append((lambda a=a, b=b: product(a, b), 2 * 512 * 512 * columns))
-        self.best = self.peak = 0.0
+        self.peak = 0.0
         for _ in range(5):
             self.measure(0.0)
 
-    def measure(self, seconds: float) -> None:
-        """A window of so many seconds for either product."""
+    def measure(self, seconds: float) -> float:
+        """The better rate of a window of so many seconds for either product."""
+        best = 0.0
         for product, work in self._products:
             begun, done = time.perf_counter(), 0
             now = begun
@@ -214,57 +215,44 @@ class Rate:
                 now = time.perf_counter()
                 done += 4 * work
                 self.peak = max(self.peak, 4 * work / (now - start))
-            self.best = max(self.best, done / (now - begun))
+            best = max(best, done / (now - begun))
+        return best
 
 
-def measure(methods: dict[str, dict[str, Any]], rounds: int, seconds: float, *, alone: bool = False) -> dict[str, Any]:
-    """Interleaved rounds of all methods and of the matrix product; the best round of each.
+def serve(method: str, *, seconds: float, alone: bool = False, **settings: Any) -> None:
+    """Compile a training and say so; then a turn for every line of input: the matrix product, then a call of steps.
 
-    With `alone`, also the seconds that the products of a step take by themselves (`products_seconds`).
+    A turn answers with the rate and the seconds per step; with `alone` also with the seconds that the products of a
+    step take by themselves.
     """
-    products_alone: dict[str, Callable[[], Any]] = {}
+    sizes = {key: settings[key] for key in ("width", "heads", "batch_size", "members", "cache") if key in settings}
+    if method in ("dqn", "bdqnp"):
+        settings.pop("heads", None)
+    needed = flop(method, **sizes)
     rate = Rate()
-    ready: dict[str, tuple[Callable[..., Any], int]] = {}
-    states: dict[str, Any] = {}
-    found: dict[str, dict[str, float]] = {}
-    for name, settings in methods.items():
-        method = settings.pop("method", name)
-        sizes = {key: settings[key] for key in ("width", "heads", "batch_size", "members", "cache") if key in settings}
-        settings = {
-            key: value for key, value in settings.items() if key != "heads" or method in ("uvu", "rnd", "rnd-p")
-        }
-        needed = flop(method, **sizes)
-        # Memory is allocated once for all steps of a call; with few of them that would be counted as their cost.
-        # `fit` makes calls of up to 100 steps.
-        steps = max(40, min(200, round(seconds * rate.peak / needed / 2)))
+    # Memory is allocated once for all steps of a call; with few of them that would be counted as their cost.
+    # `fit` makes calls of up to 100 steps.
+    steps = max(40, min(200, round(seconds * rate.peak / needed)))
+    start = time.perf_counter()
+    run, state = training(method, steps, **settings)
+    state, _ = run(state, 0)
+    build = time.perf_counter() - start
+    products_alone = arithmetic(products(method, **sizes), steps) if alone else None
+    if products_alone is not None:
+        products_alone()
+    print(json.dumps({"gflop": needed / 1e9, "steps": steps, "build_seconds": build}), flush=True)
+    for turn, _ in enumerate(sys.stdin, start=1):
+        found = {"gflop_per_second": rate.measure(seconds / 2) / 1e9}
         start = time.perf_counter()
-        run, state = training(method, steps, **settings)
-        states[name], _ = run(state, 0)
-        ready[name] = run, steps
-        found[name] = {"gflop": needed / 1e9, "steps": steps, "build_seconds": time.perf_counter() - start}
-        if alone:
-            products_alone[name] = arithmetic(products(method, **sizes), steps)
-            products_alone[name]()
-    rate.best = 0.0  # from here on in long windows
-    for i in range(rounds):
-        for name, (run, steps) in ready.items():
-            rate.measure(seconds / 4)
+        state, loss = run(state, turn)
+        found["seconds"] = (time.perf_counter() - start) / steps
+        if products_alone is not None:
             start = time.perf_counter()
-            states[name], loss = run(states[name], i + 1)
-            each = (time.perf_counter() - start) / steps
-            found[name]["seconds"] = min(each, found[name].get("seconds", each))
-            found[name]["loss"] = float(loss[-1])
-            if alone:
-                start = time.perf_counter()
-                products_alone[name]()
-                each = (time.perf_counter() - start) / steps
-                found[name]["products_seconds"] = min(each, found[name].get("products_seconds", each))
-    for values in found.values():
-        values["ratio"] = values["seconds"] * rate.best / (values["gflop"] * 1e9)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = peak if sys.platform == "darwin" else peak * 1024
-    rates = {"gflop_per_second": rate.best / 1e9, "peak_gflop_per_second": rate.peak / 1e9}
-    return {**rates, "peak_bytes": peak, "methods": found}
+            products_alone()
+            found["products_seconds"] = (time.perf_counter() - start) / steps
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found["peak_bytes"] = peak if sys.platform == "darwin" else peak * 1024
+        print(json.dumps({**found, "peak_gflop_per_second": rate.peak / 1e9, "loss": float(loss[-1])}), flush=True)
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -280,11 +268,10 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     if "reference" in settings:
         return reference(settings["reference"])
-    core = settings.get("core")
+    core = settings.pop("core", None)
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
-    rounds, seconds, alone = (settings.get(n, v) for n, v in (("rounds", 5), ("seconds", 1.0), ("alone", False)))
-    print(json.dumps(measure(settings["methods"], rounds, seconds, alone=alone)))
+    serve(**settings)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """The UVU and BDQNP steps of uvax in PyTorch: as one would write them first, and with the same savings, compiled.
 
-    python benchmarks/torch_peer.py --rounds 5 [--check FILE]
+    python benchmarks/torch_peer.py --check FILE                            # the losses of all are those of uvax
+    python benchmarks/torch_peer.py --serve uvu outputs compiled --steps 50 # then a line of input for each turn
 
 `training.py` calls it with a Python that has PyTorch. `plain` computes the heads of all actions, every frozen network
 in every step and runs eagerly. `outputs` is given the outputs of g (of the priors) at (s, a) and s', `features` g at
 (s, a) and its features at s', as ours are; both compute the heads of the taken action by rows in order of their
-actions, and are the fastest of eager, `torch.compile`, and for `features` g's heads eagerly before what is compiled.
-`--check` compares the losses of all with those of uvax for the same parameters and batch. Prints one line of JSON:
-seconds per step, the best of the rounds.
+actions, and count with the fastest of eager, `torch.compile`, and for `features` g's heads eagerly before what is
+compiled. Every answer is one line of JSON.
 """
 
 import argparse
 import json
+import sys
 import time
 from typing import Any
 
@@ -20,8 +21,7 @@ import torch
 import torch.nn.functional as F  # PyTorch's own name for it
 
 D, Z, A = 35, 6, 4
-KEPT = {"uvu": ("", "outputs", "features"), "bdqnp3": ("", "outputs")}  # of the frozen networks, for each method
-WAYS = {"": ("eager",), "outputs": ("eager", "compiled"), "features": ("eager", "compiled", "heads of g apart")}
+KEPT = {"uvu": ("plain", "outputs", "features"), "bdqnp3": ("plain", "outputs")}  # of the frozen networks
 Params = dict[str, torch.Tensor]
 
 
@@ -77,7 +77,7 @@ def next_q_and_score(
 
 
 def uvu_loss(p: dict[str, Params], target: dict[str, Params], g: Params, batch: Params, *, kept: str) -> torch.Tensor:
-    best = bool(kept)
+    best = kept != "plain"
     obs, task, action, next_obs = (batch[name] for name in ("obs", "task", "action", "next_obs"))
     discount = batch["discount"][:, None]
     next_q, scores = next_q_and_score(p, target, batch)
@@ -109,7 +109,7 @@ def bdqnp_loss(
     loss = torch.zeros(())
     for k, name in enumerate(p):
         with torch.no_grad():
-            if kept:
+            if kept != "plain":
                 prior_sa, next_prior = batch["prior_sa"][:, k : k + 1], batch["next_prior"][:, :, k : k + 1]
             else:
                 prior_sa = pick(heads(priors[name], features(priors[name], obs, task)), action)
@@ -172,7 +172,7 @@ def dataset(rows: int, g: torch.Generator) -> Params:
 @torch.no_grad()
 def cache(method: str, frozen: Any, data: Params, kept: str) -> Params:
     """What training never changes, for all rows: all outputs, for UVU also features of g at s' instead, or nothing."""
-    if not kept:
+    if kept == "plain":
         return {}
     obs, task, action, next_obs = (data[name] for name in ("obs", "task", "action", "next_obs"))
     if method == "uvu":
@@ -204,44 +204,34 @@ def check(path: str) -> dict[str, float]:
         for kept in KEPT[method]:
             batch = data | cache(method, frozen, data, kept)
             got = float(loss(tree["params"], tree["target"], frozen, batch, kept=kept))
-            found[f"{method} {kept or 'plain'}"] = abs(got / float(tree["loss"]) - 1)
+            found[f"{method} {kept}"] = abs(got / float(tree["loss"]) - 1)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=25, help="in a round")
-    parser.add_argument("--check", default=None)
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--check", default=None, help="a file of `steps.py` with parameters, a batch and losses")
+    parser.add_argument("--serve", nargs=3, metavar=("METHOD", "KEPT", "WAY"), default=None)
+    parser.add_argument("--steps", type=int, default=25, help="in a turn")
     args = parser.parse_args()
-    sizes = {"width": 512, "heads_": 512, "batch": 512, "rows": 20_000}
     result: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     if args.check:
         result["check"] = check(args.check)
         wrong = {name: error for name, error in result["check"].items() if not error < 1e-4}
         if wrong:
             raise SystemExit(f"PyTorch and uvax differ: {wrong}")
-    for method in KEPT:
-        ways = [(kept, way) for kept in KEPT[method] for way in WAYS[kept] if way == "eager" or not args.no_compile]
-        trainers = {(kept, way): Trainer(method, kept=kept, way=way, **sizes) for kept, way in ways}
-        times: dict[tuple[str, str], float] = {}
-        for trainer in trainers.values():
-            for _ in range(3):
+        print(json.dumps(result), flush=True)
+    if args.serve:
+        method, kept, way = args.serve
+        trainer = Trainer(method, kept=kept, way=way, width=512, heads_=512, batch=512, rows=20_000)
+        for _ in range(3):
+            trainer.step()
+        print(json.dumps({**result, "steps": args.steps}), flush=True)
+        for _ in sys.stdin:
+            start = time.perf_counter()
+            for _ in range(args.steps):
                 trainer.step()
-        for _ in range(args.rounds):
-            for chosen, trainer in trainers.items():
-                start = time.perf_counter()
-                for _ in range(args.steps):
-                    trainer.step()
-                spent = (time.perf_counter() - start) / args.steps
-                times[chosen] = min(spent, times.get(chosen, spent))
-        # The best way for what is kept.
-        result[method] = {
-            kept or "plain": min(t for chosen, t in times.items() if chosen[0] == kept) for kept in KEPT[method]
-        }
-        result[method]["each"] = {f"{kept or 'plain'}, {way}": t for (kept, way), t in times.items()}
-    print(json.dumps(result))
+            print(json.dumps({"seconds": (time.perf_counter() - start) / args.steps}), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
     python benchmarks/training.py --only uvu peers             # some of the sections
     python benchmarks/training.py --torch-python PATH          # PyTorch from another environment
 
-Each bar is a ratio of two numbers of this run. Every group of methods is a process of its own (XLA fixes its threads
-when it starts) in which the methods and the matrix product take turns; the best of the rounds counts. Rows are
-appended to results/benchmarks/training.jsonl, the growth figure is written beside them.
+Each bar is a ratio of two numbers of this run. Every training is a process of its own, as a user's is; those of a
+section take turns, in each of which the matrix product is timed too, and the best of the turns counts. Rows are
+appended to results/benchmarks/training.jsonl with the times of all turns, the growth figure is written beside them.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,86 @@ def bar(name: str, value: float | None, limit: float, *, at_least: bool = False,
     return {"name": name, "value": value, "bar": limit, "at_least": at_least, "passed": passed, **details}
 
 
-def worker(methods: dict[str, dict[str, Any]], args: argparse.Namespace, *, threads: int = CORES, **settings: Any):
-    """A process of `steps.py` that measures these methods."""
-    settings = {"rounds": args.rounds, "seconds": args.seconds, "methods": methods, **settings}
-    return _json([sys.executable, str(ROOT / "benchmarks" / "steps.py"), json.dumps(settings)], threads)
+class Program:
+    """A process that gets ready, and then answers every line of its input with the measurements of a turn."""
+
+    def __init__(self, command: list[str], threads: int):
+        self._command = command
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(
+            command,
+            env=steps.environment(threads),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self.about = self._answer()
+
+    def turn(self) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            raise SystemExit(f"{' '.join(self._command[:2])} failed:\n{self._errors.read()[-2000:]}")
+        return json.loads(line)
+
+
+def ours(args: argparse.Namespace, *, threads: int = CORES, **settings: Any) -> Callable[[], Program]:
+    """A training of uvax with these settings of `steps.serve`, to be started."""
+    settings = {"seconds": args.seconds, **settings}
+    return lambda: Program([sys.executable, str(ROOT / "benchmarks" / "steps.py"), json.dumps(settings)], threads)
+
+
+def in_turns(
+    programs: dict[str, Callable[[], Program]], args: argparse.Namespace, *, rounds: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """What the programs say of themselves, and the best of their turns: the shortest times and the highest rates."""
+    rounds = rounds or args.rounds
+    with ExitStack() as stack:
+        running: dict[str, Program] = {}
+        for name, start in programs.items():
+            tell(f"starting {name}")
+            running[name] = start()
+            stack.callback(running[name].close)
+        turns: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
+        begun = time.perf_counter()
+        for i in range(rounds):
+            # Forwards and backwards, so that nobody always has the same neighbour.
+            for name in list(running) if i % 2 == 0 else reversed(running):
+                turns[name].append(running[name].turn())
+                time.sleep(0.3)  # waiting threads of PyTorch go on turning for 0.2 s
+            left = (time.perf_counter() - begun) / (i + 1) * (rounds - i - 1)
+            tell(f"round {i + 1} of {rounds}, {left / 60:.0f} min left in this section")
+    tell("")
+    found = {}
+    for name, each in turns.items():
+        best: dict[str, Any] = dict(running[name].about)
+        for key in each[0]:
+            values = [turn[key] for turn in each]
+            best[key] = values[-1] if key == "loss" else min(values) if key.endswith("seconds") else max(values)
+        if "gflop" in best:
+            best["ratio"] = best["seconds"] * best["gflop_per_second"] / best["gflop"]
+        found[name] = {**best, "turns": [float(f"{turn['seconds']:.5g}") for turn in each]}
+    return found
+
+
+def tell(text: str) -> None:
+    """What is being done, in one line that is written over, for somebody who watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _json(command: list[str], threads: int) -> Any:
@@ -55,12 +132,10 @@ def _json(command: list[str], threads: int) -> Any:
 
 def uvu(args: argparse.Namespace) -> list[Bar]:
     """UVU and the other methods with one trunk at paper scale, against their arithmetic."""
-    methods = {m: dict(PAPER) for m in ("uvu", "dqn", "rnd", "rnd-p")}
+    methods = {m: {**PAPER, "method": m} for m in ("uvu", "dqn", "rnd", "rnd-p")}
     methods["uvu-features"] = {**PAPER, "method": "uvu", "cache": "compact_cache"}
     methods["uvu-nothing"] = {**PAPER, "method": "uvu", "cache": None}
-    found = worker(methods, args, alone=True)
-    rate, peak = found["gflop_per_second"], found["peak_gflop_per_second"]
-    rates = {"gflop_per_second": rate, "peak_gflop_per_second": peak}
+    found = in_turns({name: ours(args, alone=True, **settings) for name, settings in methods.items()}, args)
     # The bar counts a step that knows g's features and computes its heads, at (s, a) too. Ours knows those.
     counted = (steps.flop("uvu", cache="compact_cache") + 2 * 512**3) / 1e9
     without = steps.flop("uvu", cache=None) / 1e9
@@ -70,13 +145,13 @@ def uvu(args: argparse.Namespace) -> list[Bar]:
         ("uvu", "outputs of g", counted),
         ("uvu-nothing", "nothing", without),
     ):
-        r = found["methods"][m]
+        r = found[m]
         name = f"uvu, paper scale, {text} kept: time / {gflop:.1f} GFLOP"
-        bars.append(bar(name, r["seconds"] * rate / gflop, 1.15, **rates, **r))
-    for m, r in found["methods"].items():
-        bars.append(bar(f"{m}, paper scale: time / arithmetic of its own", r["ratio"], 1.3, **rates, **r))
+        bars.append(bar(name, r["seconds"] * r["gflop_per_second"] / gflop, 1.15, **r))
+    for m, r in found.items():
+        bars.append(bar(f"{m}, paper scale: time / arithmetic of its own", r["ratio"], 1.3, **r))
         # What of this is the products themselves: they do not reach the best rate inside a program.
-        products = r["products_seconds"] * rate / r["gflop"]
+        products = r["products_seconds"] * r["gflop_per_second"] / r["gflop"]
         bars.append(bar(f"{m}, paper scale: its matrix products alone / arithmetic of its own", products, 1.3))
     return bars
 
@@ -84,14 +159,11 @@ def uvu(args: argparse.Namespace) -> list[Bar]:
 def peers(args: argparse.Namespace) -> list[Bar]:
     """BDQNP against its arithmetic, and against BDQNP(3)."""
     sizes = (3,) if args.quick else (3, 15, 35)
-    methods = {f"bdqnp{k}": {**PAPER, "method": "bdqnp", "members": k} for k in sizes}
-    found = worker(methods, args)
-    values = found["methods"]
-    three = values["bdqnp3"]
-    rate = found["gflop_per_second"]
-    bars = [bar("bdqnp3, paper scale: time / needed arithmetic", three["ratio"], 1.3, gflop_per_second=rate, **three)]
+    found = in_turns({f"bdqnp{k}": ours(args, method="bdqnp", members=k, **PAPER) for k in sizes}, args)
+    three = found["bdqnp3"]
+    bars = [bar("bdqnp3, paper scale: time / needed arithmetic", three["ratio"], 1.3, **three)]
     for k, limit in ((15, 5.5), (35, 12.5)):
-        row = values.get(f"bdqnp{k}")
+        row = found.get(f"bdqnp{k}")
         ratio = None if row is None else row["seconds"] / three["seconds"]
         bars.append(bar(f"bdqnp{k} / bdqnp3, paper scale: time", ratio, limit, **(row or {})))
     return bars
@@ -99,11 +171,11 @@ def peers(args: argparse.Namespace) -> list[Bar]:
 
 def small(args: argparse.Namespace) -> list[Bar]:
     """The cpu preset: overhead of one single-threaded process, and how to use all cores."""
-    names = ("dqn", "rnd", "rnd-p", "uvu")
-    methods = {m: dict(CPU) for m in names} | {"bdqnp3": {**CPU, "method": "bdqnp", "members": 3}}
-    if not args.quick:
-        methods["bdqnp15"] = {**CPU, "method": "bdqnp", "members": 15}
-    alone = worker(methods, args, threads=1, core=0, alone=True)
+    methods = {m: {**CPU, "method": m} for m in ("dqn", "rnd", "rnd-p", "uvu")}
+    methods |= {f"bdqnp{k}": {**CPU, "method": "bdqnp", "members": k} for k in ((3,) if args.quick else (3, 15))}
+    one_thread = {m: ours(args, threads=1, core=0, alone=True, **settings) for m, settings in methods.items()}
+    found = in_turns({**one_thread, "uvu, all threads": ours(args, **methods["uvu"])}, args)
+    together = found.pop("uvu, all threads")["seconds"]
     bars = [
         # Against its own products and not the best rate: products of this size do not reach that.
         bar(
@@ -112,13 +184,13 @@ def small(args: argparse.Namespace) -> list[Bar]:
             0.15,
             **r,
         )
-        for m, r in alone["methods"].items()
+        for m, r in found.items()
     ]
-    one = {"uvu": dict(CPU)}
-    together = worker(one, args)["methods"]["uvu"]["seconds"]
+    # One process on each core, all at the same time.
+    alone = [ours(args, threads=1, core=core, **methods["uvu"]) for core in range(CORES)]
     with ThreadPoolExecutor(CORES) as pool:
-        each = list(pool.map(lambda core: worker(one, args, threads=1, core=core), range(CORES)))
-    rate = sum(1 / run["methods"]["uvu"]["seconds"] for run in each)
+        each = list(pool.map(lambda start: in_turns({"uvu": start}, args)["uvu"]["seconds"], alone))
+    rate = sum(1 / seconds for seconds in each)
     name = f"uvu, cpu preset: steps/s of {CORES} one-thread processes / one with {CORES} threads"
     bars.append(bar(name, rate * together, 1.0, at_least=True, steps_per_second=rate))
     return bars
@@ -127,11 +199,11 @@ def small(args: argparse.Namespace) -> list[Bar]:
 def memory(args: argparse.Namespace) -> list[Bar]:
     """Peak resident memory at paper scale, each method alone, against the bytes it must hold."""
     members = (3,) if args.quick else (3, 15)
-    methods = {m: dict(PAPER) for m in ("dqn", "rnd", "rnd-p", "uvu")}
+    methods: dict[str, dict[str, Any]] = {m: {**PAPER, "method": m} for m in ("dqn", "rnd", "rnd-p", "uvu")}
     methods |= {f"bdqnp{k}": {**PAPER, "method": "bdqnp", "members": k} for k in members}
     bars = []
     for name, settings in methods.items():
-        peak = worker({name: settings}, args, rounds=1, seconds=0.1)["peak_bytes"]
+        peak = in_turns({name: ours(args, seconds=0.1, **settings)}, args, rounds=1)[name]["peak_bytes"]
         bars.append(bar(f"{name}, paper scale: peak resident memory [GiB]", peak / 2**30, 4.0))
     return bars
 
@@ -154,8 +226,12 @@ def growth(args: argparse.Namespace) -> list[Bar]:
         methods = {
             str(n): {**base, "method": method, key: n, "cache": None if axis == "dataset" else "cache"} for n in sizes
         }
-        # A slope needs no long windows: with those of the other sections it took 15 of 53 minutes.
-        values = worker(methods, args, threads=1, core=0, seconds=min(2.0, args.seconds))["methods"]
+        # A slope needs no long turns.
+        programs = {
+            n: ours(args, threads=1, core=0, seconds=min(1.0, args.seconds), **settings)
+            for n, settings in methods.items()
+        }
+        values = in_turns(programs, args)
         times = [values[str(n)]["seconds"] for n in sizes]
         work = [values[str(n)]["gflop"] for n in sizes]
         span = math.log(sizes[-1] / sizes[0])
@@ -222,7 +298,7 @@ def evaluation(args: argparse.Namespace) -> list[Bar]:
     """2,000 episodes of task rejection against 100 training steps."""
     bars = []
     for name, settings in (("cpu preset", CPU), ("paper scale", PAPER)):
-        train = worker({"uvu": dict(settings)}, args)["methods"]["uvu"]["seconds"]
+        train = in_turns({"uvu": ours(args, method="uvu", **settings)}, args)["uvu"]["seconds"]
         code = EVALUATION.format(rounds=args.rounds, **{k: settings[k] for k in ("width", "heads")})
         play = _json([sys.executable, "-c", code], CORES)
         bars.append(bar(f"uvu, {name}: 2,000 episodes / 100 steps", play / (100 * train), 1.0, seconds=play))
@@ -284,28 +360,40 @@ def torch(args: argparse.Namespace) -> list[Bar]:
     }
     if python is None:
         return [bar(names[m, kept], None, limit, at_least=True) for m, kept, limit in wanted]
+    peer = [python, str(ROOT / "benchmarks" / "torch_peer.py")]
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "reference.npz")
         command = [sys.executable, str(ROOT / "benchmarks" / "steps.py"), json.dumps({"reference": path})]
         subprocess.run(command, check=True)
-        peer = [python, str(ROOT / "benchmarks" / "torch_peer.py"), "--rounds", str(args.rounds), "--check", path]
-        # Half of our rounds before theirs and half after, so that a quiet minute of the machine favours nobody.
-        methods = {
-            "uvu": dict(PAPER),
-            "uvu-features": {**PAPER, "method": "uvu", "cache": "compact_cache"},
-            "bdqnp3": {**PAPER, "method": "bdqnp", "members": 3},
-        }
-        half = max(1, args.rounds // 2)
-        before = worker(methods, args, rounds=half)["methods"]
-        steps_each = before["uvu"]["steps"]
-        theirs = _json([*peer, "--steps", str(steps_each), *["--no-compile"] * args.quick], CORES)
-        after = worker(methods, args, rounds=half)["methods"]
+        _json([*peer, "--check", path], CORES)
+
+    def theirs(m: str, kept: str, way: str) -> Callable[[], Program]:
+        return lambda: Program([*peer, "--serve", m, kept, way, "--steps", "50"], CORES)
+
+    programs = {
+        ("uvu", "outputs"): ours(args, method="uvu", **PAPER),
+        ("uvu", "features"): ours(args, method="uvu", cache="compact_cache", **PAPER),
+        ("bdqnp3", "outputs"): ours(args, method="bdqnp", members=3, **PAPER),
+    }
+    ways = {
+        "plain": ("eager",),
+        "outputs": ("eager", "compiled"),
+        "features": ("eager", "compiled", "heads of g apart"),
+    }
+    programs |= {
+        (m, kept, way): theirs(m, kept, way)
+        for m, kept, _ in wanted
+        for way in ways[kept]
+        if way == "eager" or not args.quick
+    }
+    found = in_turns({", ".join(key): start for key, start in programs.items()}, args)
     bars = []
     for m, kept, limit in wanted:
-        ours = "uvu-features" if kept == "features" else m
-        seconds = min(before[ours]["seconds"], after[ours]["seconds"])
-        details = {"seconds": seconds, "torch_seconds": theirs[m][kept], "torch_each": theirs[m]["each"]}
-        bars.append(bar(names[m, kept], theirs[m][kept] / seconds, limit, at_least=True, **details))
+        mine = found[f"{m}, {'outputs' if kept == 'plain' else kept}"]
+        each = {way: found[f"{m}, {kept}, {way}"]["seconds"] for way in ways[kept] if f"{m}, {kept}, {way}" in found}
+        best = min(each.values())
+        details = {**mine, "torch_seconds": best, "torch_each": each}
+        bars.append(bar(names[m, kept], best / mine["seconds"], limit, at_least=True, **details))
     return bars
 
 
@@ -330,13 +418,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short rounds, no large ensembles")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--rounds", type=int, default=None, help="rounds to take the best of")
+    parser.add_argument("--rounds", type=int, default=None, help="turns to take the best of")
     parser.add_argument("--torch-python", default=None, help="a Python that has PyTorch")
     parser.add_argument("--no-save", action="store_true", help="print only")
     args = parser.parse_args()
     args.rounds = args.rounds or (3 if args.quick else 10)
-    # At least 50 steps of UVU in a call (`fit` makes up to 100): each call costs nearly a step, for its memory.
-    args.seconds = 0.3 if args.quick else 8.0
+    # About 50 steps of UVU in a call (`fit` makes up to 100): each call costs nearly a step, for its memory.
+    args.seconds = 0.3 if args.quick else 3.0
     started = time.time()
     here, load = provenance(started), os.getloadavg()
     print(f"{here['cpu']}, {CORES} cores, load {load[0]:.2f}, commit {here['commit']}")
