@@ -428,9 +428,9 @@ def test_a_changed_estimator_is_compiled_anew(data, linear):
 
 def test_a_second_fit_does_not_compile_again(data, linear):
     fit(linear(), data, 10, progress=False)
-    compiled = loop._run._cache_size()
+    compiled = loop._compiled()._cache_size()
     fit(linear(), data, 10, seed=9, progress=False)
-    assert loop._run._cache_size() == compiled
+    assert loop._compiled()._cache_size() == compiled
 
 
 @pytest.mark.parametrize(

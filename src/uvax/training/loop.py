@@ -20,6 +20,7 @@ from uvax.data.dataset import Dataset
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
 from uvax.nets import Groups, Sizes, in_order, sizes_for
+from uvax.training import compiler
 from uvax.training.contract import Static, check_update, state_shape
 from uvax.training.packed import Packed
 from uvax.training.processes import Processes
@@ -111,7 +112,7 @@ class Trainer:
     def run(self, state: PyTree, first: int, length: int) -> Chunk:
         """`length` updates, from the one that makes step `first` into step `first` + 1."""
         start = jnp.asarray(first, jnp.int32)
-        return _run(self._program, length, state, self._keys, start, self._data, self._cache)
+        return _compiled()(self._program, length, state, self._keys, start, self._data, self._cache)
 
     def state_of(self, state: PyTree, index: int) -> PyTree:
         """The state of one seed, on this process."""
@@ -206,7 +207,12 @@ def _stack(states: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.cache
+def _compiled() -> Callable[..., Chunk]:
+    """`_run`, with options that depend on the platform: not known before the first training."""
+    return jax.jit(_run, static_argnums=(0, 1), compiler_options=compiler.options())
+
+
 def _run(
     program: _Program,
     length: int,
