@@ -237,7 +237,7 @@ def growth(args: argparse.Namespace) -> list[Bar]:
         span = math.log(sizes[-1] / sizes[0])
         slope, expected = math.log(times[-1] / times[0]) / span, math.log(work[-1] / work[0]) / span
         curves[axis] = (sizes, times, work, slope, expected)
-        details = {"slope": slope, "expected": expected, "sizes": sizes, "seconds": times}
+        details = {"slope": slope, "expected": expected, "sizes": sizes, "seconds": times, "gflop": work}
         bars.append(
             bar(
                 f"{method} against {axis}: slope {slope:.2f} - expected {expected:.2f}",
@@ -256,7 +256,7 @@ def _figure(curves: dict[str, Any], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     # One scale of time for all panels, or a rise of a few percent would look like one of a few times.
     figure, panels = plt.subplots(1, len(curves), figsize=(3 * len(curves), 3), sharey=True, constrained_layout=True)
@@ -266,6 +266,7 @@ def _figure(curves: dict[str, Any], path: Path) -> None:
         panel.set(xlabel=axis, title=f"slope {slope:.2f}, arithmetic {expected:.2f}")
         panel.set_xticks(sizes, [f"{n:,}" for n in sizes])
         panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(ScalarFormatter())
         panel.yaxis.set_minor_formatter(NullFormatter())
     panels[0].set_ylabel("ms per step")
