@@ -62,17 +62,11 @@ def weight_gradient(x: Float[Array, "B n"], cotangent: Float[Array, "B m"]) -> F
     """x^T c, the gradient of w in x w.
 
     XLA's CPU backend hands x^T c with x in place to a routine that runs at 0.6 of the machine's rate, and the same
-    product with x^T written out first to one at full rate: a tenth of a step is gained at width 128, more at 512. For a
-    head of few outputs it is less to write out c^T and the transpose of what comes out.
+    product with x^T written out first to one at full rate: a tenth of a step is gained at width 128, more at 512.
     """
-
-    def on_cpu(x: Array, c: Array) -> Array:
-        (rows, n), m = x.shape, c.shape[1]
-        if m * (rows + n) < n * rows:
-            return by_itself(jnp.transpose, _written_transpose(c) @ x)
-        return _written_transpose(x) @ c
-
-    return jax.lax.platform_dependent(x, cotangent, cpu=on_cpu, default=lambda x, c: x.T @ c)
+    return jax.lax.platform_dependent(
+        x, cotangent, cpu=lambda x, c: _written_transpose(x) @ c, default=lambda x, c: x.T @ c
+    )
 
 
 def _written_transpose(x: Float[Array, "B n"]) -> Float[Array, "n B"]:
