@@ -35,9 +35,9 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 Bar = dict[str, Any]
 
 
-def bar(name: str, value: float | None, limit: float, *, at_least: bool = False, **details: Any) -> Bar:
-    """One ratio against its bar; a value of None was not run."""
-    passed = None if value is None else bool(value >= limit if at_least else value <= limit)
+def bar(name: str, value: float | None, limit: float | None, *, at_least: bool = False, **details: Any) -> Bar:
+    """One ratio against its bar, if it has one; a value of None was not run."""
+    passed = None if value is None or limit is None else bool(value >= limit if at_least else value <= limit)
     return {"name": name, "value": value, "bar": limit, "at_least": at_least, "passed": passed, **details}
 
 
@@ -194,6 +194,30 @@ def small(args: argparse.Namespace) -> list[Bar]:
     name = f"uvu, cpu preset: steps/s of {CORES} one-thread processes / one with {CORES} threads"
     bars.append(bar(name, rate * together, 1.0, at_least=True, steps_per_second=rate))
     return bars
+
+
+def parts(args: argparse.Namespace) -> list[Bar]:
+    """What of a step of UVU at the cpu preset goes away with one thing left out, as shares of the whole step."""
+    whole = {**CPU, "method": "uvu"}
+    without = {
+        "the l2 norms": {"normalise": False},
+        "Adam (SGD instead)": {"optimiser": "sgd"},
+        "rows from beyond the cache (2,000 transitions)": {"rows": 2_000},
+    }
+    programs = {name: ours(args, threads=1, core=0, **whole, **left_out) for name, left_out in without.items()}
+    found = in_turns({"whole": ours(args, threads=1, core=0, **whole), **programs}, args)
+    seconds = found["whole"]["seconds"]
+    return [
+        bar(
+            f"uvu, cpu preset, one thread, without {name}: saved",
+            1 - found[name]["seconds"] / seconds,
+            None,
+            whole_seconds=seconds,
+            whole_turns=found["whole"]["turns"],
+            **found[name],
+        )
+        for name in without
+    ]
 
 
 def memory(args: argparse.Namespace) -> list[Bar]:
@@ -399,7 +423,7 @@ def torch(args: argparse.Namespace) -> list[Bar]:
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Bar]]] = {
-    f.__name__: f for f in (uvu, peers, small, evaluation, startup, memory, growth, torch)
+    f.__name__: f for f in (uvu, peers, small, parts, evaluation, startup, memory, growth, torch)
 }
 
 
@@ -407,9 +431,9 @@ def show(section: str, bars: list[Bar]) -> None:
     print(f"\n{section}")
     for row in bars:
         value = "not run" if row["value"] is None else f"{row['value']:.3g}"
-        sign = ">=" if row["at_least"] else "<="
+        limit = "" if row["bar"] is None else f"{'>=' if row['at_least'] else '<='} {row['bar']:.3g}"
         verdict = {None: "", True: "ok", False: "MISSED"}[row["passed"]]
-        print(f"  {row['name']:76s} {value:>8s}  {sign} {row['bar']:.3g}  {verdict}", flush=True)
+        print(f"  {row['name']:76s} {value:>8s}  {limit}  {verdict}".rstrip(), flush=True)
 
 
 def main() -> None:

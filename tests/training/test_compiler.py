@@ -1,16 +1,8 @@
 """Options of XLA's compiler: those it does not know are left out, and other platforms get none."""
 
 import jax
-import pytest
 
 from uvax.training import compiler
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    compiler.options.cache_clear()
-    yield
-    compiler.options.cache_clear()
 
 
 def test_this_version_of_xla_knows_all_of_them():

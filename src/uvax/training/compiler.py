@@ -1,6 +1,5 @@
 """Options of XLA's compiler for the programs of training."""
 
-import functools
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ _CPU_OPTIONS: dict[str, Any] = {
 }
 
 
-@functools.cache
 def options() -> dict[str, Any]:
     """What `jax.jit` takes as `compiler_options`: on a CPU, those that this version of XLA knows."""
     if jax.default_backend() != "cpu":
