@@ -55,7 +55,11 @@ class Program:
             stderr=self._errors,
             text=True,
         )
-        self.about = self._answer()
+        try:
+            self.about = self._answer()
+        except BaseException:  # Ctrl-C while it compiles
+            self.close()
+            raise
 
     def turn(self) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -464,4 +468,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ninterrupted; the rows of finished sections are kept", file=sys.stderr)
+        raise SystemExit(130) from None
