@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from uvax.data.transition import Spec, Transition
 from uvax.errors import InvalidInput
+from uvax.estimators.adam import adam
 from uvax.estimators.base import Metrics, TrainState
 from uvax.estimators.bootstrap import Bootstrap, Greedy, Policy, Sampler, next_weights
 from uvax.estimators.checks import (
@@ -109,7 +110,7 @@ class Hyperparameters:
         if self.optimiser == "sgd":
             return optax.sgd(rate)
         # A full batch has no stated size; the paper's is then the divisor.
-        return optax.adam(rate, eps=self.adam_epsilon / (self.batch_size or 512))
+        return adam(rate, self.adam_epsilon / (self.batch_size or 512))
 
     def init_state(self, params: PyTree, frozen: PyTree, optimiser: optax.GradientTransformation) -> TrainState:
         """A state at step 0 whose target network equals the online one."""
@@ -127,8 +128,7 @@ class Hyperparameters:
         `loss` sees the parameters only; whatever must not be differentiated was computed before it was made.
         """
         (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes int32 counts with floats
-            updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
+        updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         step = state.step + 1
         target = state.target
