@@ -2,8 +2,9 @@
 
 Drawing a row from every array of a dataset misses the processor's cache once for each array, and XLA's CPU backend
 gathers element by element, 35 for an observation of 35 bytes. Here a transition is in one place and has a quarter of
-the elements. Columns of many 32-bit numbers (the outputs of a network with many heads) stay arrays of their own: they
-gain nothing by this, and cut out of a row they would be written twice.
+the elements. Columns of many 32-bit numbers (the outputs of a network with many heads) are in a table of their own,
+whose rows are fetched by a pass that does nothing else: within one that computes with them, the CPU would read them one
+number at a time.
 """
 
 import math
@@ -20,11 +21,11 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from uvax.nets.layers import by_itself
 
 _WORD = 4  # bytes
-_WIDE = 64  # words from which on a column is an array of its own
+_WIDE = 64  # words from which on a column is in the table of wide ones
 
 
 class _Column(NamedTuple):
-    """Where a row has the numbers of one array."""
+    """Where a row of its table has the numbers of one array."""
 
     first: int
     words: int
@@ -36,7 +37,7 @@ class _Column(NamedTuple):
         return np.dtype(np.uint8) if self.dtype == bool else self.dtype
 
     @property
-    def apart(self) -> bool:
+    def wide(self) -> bool:
         return self.dtype.itemsize == _WORD and self.words >= _WIDE
 
 
@@ -45,52 +46,56 @@ class Layout(NamedTuple):
 
     columns: tuple[_Column, ...]
     structure: Any
-    words: int  # of a row, without the columns that are apart
+    words: int  # of a row of either table
+    wide: int
 
     @classmethod
     def of(cls, tree: PyTree) -> "Layout":
         """For a tree of arrays or of their shapes and dtypes."""
         leaves, structure = jax.tree.flatten(tree)
         columns: list[_Column] = []
-        width = 0
+        width = {False: 0, True: 0}
         for leaf in leaves:
             # What a device would make of it: without 64-bit mode, doubles become floats.
             dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
             words = -(-math.prod(leaf.shape[1:]) * dtype.itemsize // _WORD)
-            columns.append(_Column(width, words, tuple(leaf.shape[1:]), dtype))
-            width += 0 if columns[-1].apart else words
-        return cls(tuple(columns), structure, width)
+            column = _Column(0, words, tuple(leaf.shape[1:]), dtype)
+            columns.append(column._replace(first=width[column.wide]))
+            width[column.wide] += words
+        return cls(tuple(columns), structure, width[False], width[True])
 
 
 class Packed(eqx.Module):
     """A table of rows; `take` and `slice` give some of them back as a tree of arrays."""
 
     words: UInt32[Array, "N W"]
-    apart: tuple[Array, ...]  # the columns of many numbers, [N, n]: with more axes, gathering takes twice as long
+    wide: UInt32[Array, "N V"]  # the columns of many numbers
     layout: Layout = eqx.field(static=True)
 
     @classmethod
     def from_host(cls, tree: PyTree[np.ndarray]) -> "Packed":
         layout, leaves = Layout.of(tree), jax.tree.leaves(tree)
-        table = np.zeros((len(leaves[0]), layout.words * _WORD), np.uint8)
-        apart = []
+        rows = len(leaves[0])
+        words, wide = (np.zeros((rows, n * _WORD), np.uint8) for n in (layout.words, layout.wide))
         for leaf, column in zip(leaves, layout.columns, strict=True):
-            if column.apart:
-                apart.append(jnp.asarray(leaf.reshape(len(leaf), -1), column.dtype))
-            elif leaf.size:
-                content = np.ascontiguousarray(leaf, column.stored).reshape(len(leaf), -1).view(np.uint8)
+            if leaf.size:
+                content = np.ascontiguousarray(leaf, column.stored).reshape(rows, -1).view(np.uint8)
                 first = column.first * _WORD
-                table[:, first : first + content.shape[1]] = content
-        return cls(jnp.asarray(table.view(np.uint32)), tuple(apart), layout)
+                (wide if column.wide else words)[:, first : first + content.shape[1]] = content
+        return cls(jnp.asarray(words.view(np.uint32)), jnp.asarray(wide.view(np.uint32)), layout)
 
     @classmethod
     def of(cls, tree: PyTree[Array], rows: int) -> "Packed":
         """For arrays on the device, of so many rows each; the tree may have none."""
         layout, leaves = Layout.of(tree), jax.tree.leaves(tree)
-        columns = list(zip(leaves, layout.columns, strict=True))
-        words = [_words(leaf, column) for leaf, column in columns if not column.apart]
-        apart = tuple(leaf.reshape(rows, -1) for leaf, column in columns if column.apart)
-        return cls(jnp.concatenate([jnp.zeros((rows, 0), jnp.uint32), *words], axis=1), apart, layout)
+
+        def table(wide: bool) -> UInt32[Array, "N _"]:
+            columns = [
+                (leaf, column) for leaf, column in zip(leaves, layout.columns, strict=True) if column.wide == wide
+            ]
+            return jnp.concatenate([jnp.zeros((rows, 0), jnp.uint32), *(_words(*column) for column in columns)], axis=1)
+
+        return cls(table(False), table(True), layout)
 
     def __len__(self) -> int:
         return self.words.shape[0]
@@ -103,34 +108,25 @@ class Packed(eqx.Module):
         def gather(table: Array, rows: Array) -> Array:
             return table.at[rows].get(mode="promise_in_bounds")
 
-        def gather_wide(table: Array) -> Array:
-            # Within a pass that computes with many such arrays, the CPU would read them one number at a time.
-            return jax.lax.platform_dependent(table, rows, cpu=partial(by_itself, gather), default=gather)
-
-        return self._unpacked(lambda table: gather(table, rows), gather_wide)
+        wide = self.wide
+        if self.layout.wide:
+            wide = jax.lax.platform_dependent(wide, rows, cpu=partial(by_itself, gather), default=gather)
+        return self._unpacked(gather(self.words, rows), wide)
 
     def take_one(self, rows: Int[Array, " B"], which: Callable[[PyTree], Any]) -> Array:
         """`which(self.take(rows))`, one array of them, without the words of the others."""
         index = which(jax.tree.unflatten(self.layout.structure, range(len(self.layout.columns))))
         column = self.layout.columns[index]
-        if column.apart:
-            return which(self.take(rows))
         at = rows.astype(jnp.uint32)[:, None], column.first + jnp.arange(column.words, dtype=jnp.uint32)
-        return _numbers(self.words.at[at].get(mode="promise_in_bounds"), column._replace(first=0))
+        table = self.wide if column.wide else self.words
+        return _numbers(table.at[at].get(mode="promise_in_bounds"), column._replace(first=0))
 
     def slice(self, first: int | Int[Array, ""], size: int) -> PyTree[Array]:
-        def part(table: Array) -> Array:
-            return jax.lax.dynamic_slice_in_dim(table, first, size)
+        return self._unpacked(*(jax.lax.dynamic_slice_in_dim(table, first, size) for table in (self.words, self.wide)))
 
-        return self._unpacked(part, part)
-
-    def _unpacked(self, rows_of: Callable[[Array], Array], wide: Callable[[Array], Array]) -> PyTree[Array]:
-        words, apart = rows_of(self.words), map(wide, self.apart)
-
-        def numbers(column: _Column) -> Array:
-            return next(apart).reshape(-1, *column.shape) if column.apart else _numbers(words, column)
-
-        return jax.tree.unflatten(self.layout.structure, list(map(numbers, self.layout.columns)))
+    def _unpacked(self, words: Array, wide: Array) -> PyTree[Array]:
+        columns = (_numbers(wide if column.wide else words, column) for column in self.layout.columns)
+        return jax.tree.unflatten(self.layout.structure, list(columns))
 
 
 def _words(numbers: Array, column: _Column) -> UInt32[Array, "N w"]:
