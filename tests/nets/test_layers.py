@@ -2,6 +2,7 @@
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from uvax.nets import Dense, select, unit_norm
+from uvax.nets import Dense, inverse_norm, select
 from uvax.nets.layers import product, weight_gradient
 
 
@@ -42,16 +43,37 @@ vectors = hnp.arrays(np.float32, (5,), elements=st.floats(-1e6, 1e6, width=32))
 
 @settings(max_examples=50)
 @given(x=vectors.filter(lambda x: np.abs(x).max() > 1e-6))
-def test_unit_norm_has_norm_one_and_keeps_the_direction(x):
-    y = np.asarray(unit_norm(jnp.asarray(x)), np.float64)
-    assert np.linalg.norm(y) == pytest.approx(1.0, abs=1e-5)
-    np.testing.assert_allclose(y * np.linalg.norm(x.astype(np.float64)), x, rtol=1e-4, atol=1e-5 * np.abs(x).max())
+def test_inverse_norm(x):
+    norm = np.linalg.norm(x.astype(np.float64))
+    np.testing.assert_allclose(inverse_norm(jnp.asarray(x)), [1 / norm], rtol=1e-5)
 
 
-def test_unit_norm_of_nothing():
+def test_inverse_norm_of_nothing():
     zero = jnp.zeros((2, 5))
-    np.testing.assert_array_equal(unit_norm(zero), 0.0)
-    assert np.isfinite(jax.grad(lambda x: unit_norm(x).sum())(zero)).all()
+    np.testing.assert_array_equal(inverse_norm(zero), 0.0)
+    np.testing.assert_array_equal(jax.grad(lambda x: inverse_norm(x).sum())(zero), 0.0)
+
+
+@pytest.mark.parametrize("parametrisation", ["he_uniform", "ntk"])
+def test_a_layer_of_unit_vectors(parametrisation):
+    """Output and gradients are those of normalising first, as the paper draws it; a zero vector gives the bias."""
+    layer = Dense(30, 20, key=jax.random.key(0), parametrisation=parametrisation)
+    layer = eqx.tree_at(lambda d: d.bias, layer, jax.random.normal(jax.random.key(1), (20,)))
+    x = jax.random.normal(jax.random.key(2), (7, 30)) * jnp.logspace(-3, 3, 7)[:, None]
+    cotangent = jax.random.normal(jax.random.key(3), (7, 20))
+
+    def plain(layer, x):
+        return layer(x / jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True)))
+
+    got, pull = eqx.filter_vjp(Dense.of_unit, layer, x)
+    expected, expected_pull = eqx.filter_vjp(plain, layer, x)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    (d_layer, dx), (expected_layer, expected_dx) = pull(cotangent), expected_pull(cotangent)
+    np.testing.assert_allclose(d_layer.weight, expected_layer.weight, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(d_layer.bias, expected_layer.bias, rtol=1e-5)
+    norm = np.linalg.norm(x, axis=-1, keepdims=True)
+    np.testing.assert_allclose(dx * norm, expected_dx * norm, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(layer.of_unit(jnp.zeros(30)), layer(jnp.zeros(30)))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 5), (64, 300, 130)])

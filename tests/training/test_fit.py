@@ -144,7 +144,8 @@ def test_many_seeds_equal_single_runs(data, name):
     for one in (together[0], together[2]):
         alone = fit(SMALL[name], data, STEPS, seed=one.seed, log_every=10, progress=False)
         for x, y in zip(jax.tree.leaves(one.state), jax.tree.leaves(alone.state), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+            # Moments of RND's gradients are up to 500: rounding is of the largest, not of each.
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 + 1e-6 * np.abs(y).max(initial=0.0))
         for got, expected in zip(one.log, alone.log, strict=True):
             assert got["loss"] == pytest.approx(expected["loss"], rel=1e-4)
     assert any(

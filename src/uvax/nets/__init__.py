@@ -2,7 +2,7 @@
 
 from uvax.nets.ensemble import Ensemble
 from uvax.nets.grouped import MIN_HEADS, Groups, Sizes, in_order, sizes_for
-from uvax.nets.layers import Dense, Parametrisation, sum_last, unit_norm
+from uvax.nets.layers import Dense, Parametrisation, inverse_norm, sum_last
 from uvax.nets.networks import ActionMLP, Activation, Conditioned, Network, one_hot, select
 
 __all__ = [
@@ -17,9 +17,9 @@ __all__ = [
     "Parametrisation",
     "Sizes",
     "in_order",
+    "inverse_norm",
     "one_hot",
     "select",
     "sizes_for",
     "sum_last",
-    "unit_norm",
 ]

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from uvax.data.transition import Spec
 from uvax.errors import unknown_name
 from uvax.nets.grouped import MIN_HEADS, Groups, linear_at
-from uvax.nets.layers import Dense, Parametrisation, unit_norm
+from uvax.nets.layers import Dense, Parametrisation, inverse_norm
 
 Activation = Literal["relu", "erf", "gelu"]
 _ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -97,8 +97,9 @@ class Conditioned(Network):
     """The paper's task-conditioned network (Figure "arc").
 
     Linear encoders of s and z, their elementwise product, divided by its l2 norm; `depth` hidden layers with ReLU;
-    divided by the l2 norm; linear to A x M outputs. Since the last features have norm one, outputs start with
-    standard deviation sqrt(2 / width). With no task (Z = 0) the product is the state's encoding alone.
+    divided by the l2 norm; linear to A x M outputs. Since the last layer sees vectors of norm one, outputs start with
+    standard deviation sqrt(2 / width). With no task (Z = 0) the product is the state's encoding alone. Layers divide by
+    the norm of what they are given (`Dense.of_unit`), so `features` are of any norm.
     """
 
     encode_obs: Dense
@@ -122,10 +123,12 @@ class Conditioned(Network):
         x = self.encode_obs(obs.astype(dtype))
         if self.encode_task is not None:
             x = x * self.encode_task(task.astype(dtype))
-        x = unit_norm(x) if self.normalise else x
-        for layer in self.hidden:
-            x = jax.nn.relu(layer(x))
-        return unit_norm(x) if self.normalise else x
+        for i, layer in enumerate(self.hidden):
+            x = jax.nn.relu(self._after_norm(layer, x) if i == 0 else layer(x))
+        return x
+
+    def _after_norm(self, layer: Dense, x: Float[Array, "*batch n"]) -> Float[Array, "*batch m"]:
+        return layer.of_unit(x) if self.normalise else layer(x)
 
     def features_at(self, obs: PyTree, task: Float[Array, "*batch Z"], action: Int[Array, "*batch"]) -> Array:
         return self.features(obs, task)
@@ -133,11 +136,13 @@ class Conditioned(Network):
     def heads(self, features: Float[Array, "*batch W"]) -> Float[Array, "*batch A M"]:
         if isinstance(self.head, tuple):
             return jnp.stack(self.heads_apart(features), axis=-2)
-        out = self.head(features)
+        out = self._after_norm(self.head, features)
         return out.reshape(*out.shape[:-1], self.num_actions, -1)
 
     def heads_apart(self, features: Float[Array, "*batch W"]) -> list[Float[Array, "*batch M"]]:
-        return [head(features) for head in self.head] if isinstance(self.head, tuple) else super().heads_apart(features)
+        if not isinstance(self.head, tuple):
+            return super().heads_apart(features)
+        return [self._after_norm(head, features) for head in self.head]
 
     def heads_at(self, features: Float[Array, "*batch W"], action: Int[Array, "*batch"]) -> Float[Array, "*batch M"]:
         return self._heads_at(features, action, None)
@@ -156,7 +161,8 @@ class Conditioned(Network):
         if self._few_heads:
             return self._select(features, action)
         rows, heads = features.reshape(-1, features.shape[-1]), self._of_actions()
-        out = linear_at(rows, [h.weight for h in heads], [h.bias for h in heads], action.reshape(-1), groups)
+        scale = inverse_norm(rows) if self.normalise else None
+        out = linear_at(rows, [h.weight for h in heads], [h.bias for h in heads], action.reshape(-1), groups, scale)
         return out.reshape(*action.shape, -1)
 
     def apart(self) -> "Conditioned":
