@@ -18,7 +18,7 @@ def test_the_state_is_that_of_optax():
 @pytest.mark.parametrize("epsilon", [0.1 / 512, 1e-8])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
 def test_updates_are_those_of_optax(scale, epsilon):
-    """Over a thousand steps from the first, where corrections are large, for gradients below and above epsilon, and 0."""
+    """Over a thousand steps from the first, with large corrections, for gradients below and above epsilon and 0."""
     ours, theirs = adam(3e-4, epsilon), optax.adam(3e-4, eps=epsilon)
     gradients = scale * jax.random.normal(jax.random.key(0), (1000, 8, 16)).at[:, 0].set(0.0)
 
