@@ -117,29 +117,25 @@ _bias_of.defvjp(_bias_forward, _bias_backward)
 
 
 def _grouped(sizes: Sizes | None, x: Array, weights: tuple[Array, ...], action: Array, counts: Any) -> Array:
-    def products(windows: _Windows, x: Array, weights: tuple[Array, ...]) -> Array:
-        rows = windows.extended(x)
-
+    def products(windows: _Windows, rows: Array, weights: tuple[Array, ...]) -> Array:
         def one(a: int, size: int, rows: Array, weight: Array) -> Array:
             return windows.padded(a, windows.of(a, size, rows) @ weight)
 
         return windows.together([windows.compute(a, one, rows, weight) for a, weight in enumerate(weights)])
 
-    def otherwise(x: Array, weights: tuple[Array, ...]) -> Array:
-        return _dense(x, weights, action, counts)
+    def otherwise(windows: _Windows, rows: Array, weights: tuple[Array, ...]) -> Array:
+        return windows.extended(_dense(windows.inner(rows), weights, action, counts))
 
-    if sizes is not None:
-        return _Windows(sizes, counts, len(x)).if_enough(products, otherwise, x, weights)
-    order = _Order.of(action, len(weights))
-    return order.restored(products(order.windows, order.sorted(x), weights))
+    order = _Order.of(sizes, action, counts, len(weights))
+    windows = order.windows
+    out = windows.if_enough(products, otherwise, windows.extended(order.sorted(x)), weights)
+    return order.restored(windows.inner(out))
 
 
 def _grouped_gradient(
     sizes: Sizes | None, x: Array, weights: tuple[Array, ...], action: Array, counts: Any, cotangent: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-    def products(windows: _Windows, x: Array, weights: tuple[Array, ...], cotangent: Array):
-        rows, cotangents = windows.extended(x), windows.extended(cotangent)
-
+    def products(windows: _Windows, rows: Array, weights: tuple[Array, ...], cotangents: Array):
         def one(a: int, size: int, rows: Array, cotangents: Array, weight: Array) -> tuple[Array, Array]:
             mine = windows.of(a, size, cotangents)
             # Rows of the next action are in the sum as well, so they have to be zero.
@@ -149,14 +145,15 @@ def _grouped_gradient(
         parts = [windows.compute(a, one, rows, cotangents, weight) for a, weight in enumerate(weights)]
         return windows.together([dx for dx, _ in parts]), tuple(dweight for _, dweight in parts)
 
-    def otherwise(x: Array, weights: tuple[Array, ...], cotangent: Array):
-        return _dense_gradient(x, weights, action, counts, cotangent)
+    def otherwise(windows: _Windows, rows: Array, weights: tuple[Array, ...], cotangents: Array):
+        dx, dweights = _dense_gradient(windows.inner(rows), weights, action, counts, windows.inner(cotangents))
+        return windows.extended(dx), dweights
 
-    if sizes is not None:
-        return _Windows(sizes, counts, len(x)).if_enough(products, otherwise, x, weights, cotangent)
-    order = _Order.of(action, len(weights))
-    dx, dweights = products(order.windows, order.sorted(x), weights, order.sorted(cotangent))
-    return order.restored(dx), dweights
+    order = _Order.of(sizes, action, counts, len(weights))
+    windows = order.windows
+    rows, cotangents = windows.extended(order.sorted(x)), windows.extended(order.sorted(cotangent))
+    dx, dweights = windows.if_enough(products, otherwise, rows, weights, cotangents)
+    return order.restored(windows.inner(dx)), dweights
 
 
 class _Windows:
@@ -175,7 +172,7 @@ class _Windows:
         if all(some[-1] == self.batch for some in self.sizes):
             return products(self, *operands)
         most = jnp.asarray([some[-1] for some in self.sizes], jnp.int32)
-        return lax.cond(jnp.all(self.counts <= most), partial(products, self), otherwise, *operands)
+        return lax.cond(jnp.all(self.counts <= most), partial(products, self), partial(otherwise, self), *operands)
 
     def compute(self, a: int, of_size: Callable[..., Any], *operands: Any) -> Any:
         """`of_size(a, size, *operands)` with the smallest size that suffices for action a."""
@@ -187,6 +184,9 @@ class _Windows:
         """With rows behind the last, so that no window is moved to end with it."""
         return jnp.pad(x, ((0, self.beyond), (0, 0)))
 
+    def inner(self, extended: Float[Array, "_ n"]) -> Float[Array, "B n"]:
+        return extended[: self.batch]
+
     def of(self, a: int, size: int, extended: Float[Array, "_ n"]) -> Float[Array, "size n"]:
         return lax.dynamic_slice_in_dim(extended, self.first[a], size)
 
@@ -194,33 +194,35 @@ class _Windows:
         """The result of a window with as many rows as the largest one has."""
         return jnp.pad(part, ((0, self.sizes[a][-1] - len(part)), (0, 0)))
 
-    def together(self, parts: list[Float[Array, "_ n"]]) -> Float[Array, "B n"]:
-        """The rows of every action; each part overwrites what the one before it has behind its own rows."""
-        out = jnp.zeros((self.batch + self.beyond, parts[0].shape[1]), parts[0].dtype)
-        for part, first in zip(parts, self.first, strict=True):
+    def together(self, parts: list[Float[Array, "_ n"]]) -> Float[Array, "_ n"]:
+        """The rows of every action, extended; each part overwrites what the one before it has behind its own rows."""
+        out = jnp.pad(parts[0], ((0, self.batch + self.beyond - len(parts[0])), (0, 0)))
+        for part, first in zip(parts[1:], self.first[1:], strict=True):
             out = lax.dynamic_update_slice_in_dim(out, part, first, 0)
-        return out[: self.batch]
+        return out
 
 
 class _Order(NamedTuple):
-    """How to put rows in order of their actions, and back."""
+    """How to put rows in order of their actions, and back; None: they are."""
 
     windows: _Windows
-    rows: Int[Array, " B"]
-    back: Int[Array, " B"]
+    rows: Int[Array, " B"] | None = None
+    back: Int[Array, " B"] | None = None
 
     @classmethod
-    def of(cls, action: Int[Array, " B"], num_actions: int) -> "_Order":
+    def of(cls, sizes: Sizes | None, action: Int[Array, " B"], counts: Any, num_actions: int) -> "_Order":
         batch = len(action)
+        if sizes is not None:
+            return cls(_Windows(sizes, counts, batch))
         rows, counts = in_order(action, num_actions)
         back = jnp.zeros(batch, jnp.int32).at[rows].set(jnp.arange(batch, dtype=jnp.int32), unique_indices=True)
         return cls(_Windows(any_sizes(batch, num_actions), counts, batch), rows, back)
 
     def sorted(self, x: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return x.at[self.rows].get(mode="promise_in_bounds")
+        return x if self.rows is None else x.at[self.rows].get(mode="promise_in_bounds")
 
     def restored(self, x: Float[Array, "B n"]) -> Float[Array, "B n"]:
-        return x.at[self.back].get(mode="promise_in_bounds")
+        return x if self.back is None else x.at[self.back].get(mode="promise_in_bounds")
 
 
 def in_order(action: Int[Array, " B"], num_actions: int) -> tuple[Int[Array, " B"], Int[Array, " A"]]:
